@@ -1,0 +1,179 @@
+"""The queues: each message of each try is told apart as accepted, failed, refused or unknown."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from botocore import exceptions as boto
+
+from dispatch.aws.errors import THROTTLES, code_of, translated
+from dispatch.aws.session import Session
+from ledger.errors import InputError
+from ledger.facts import SendAnswer
+
+# https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html
+BATCH_MESSAGES_MAX = 10
+MESSAGE_BYTES_MAX = 1024 * 1024
+_CALLS_AT_ONCE = 16
+_RESOLVE_TRIES = 4
+# The caller's fault, but not the message's: the same message may be taken once this is mended.
+_NOT_THE_MESSAGE = THROTTLES | {"AccessDenied", "AccessDeniedException", "KMS.AccessDeniedException", "KmsAccessDenied"}
+# Refusals of a whole call that are about what is in it.
+_CONTENT = {
+    "InvalidMessageContents",
+    "InvalidParameterValue",
+    "InvalidAttributeValue",
+    "MessageTooLong",
+    "BatchRequestTooLong",
+    "AWS.SimpleQueueService.BatchRequestTooLong",
+    "BatchEntryIdsNotDistinct",
+}
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue as the settings name it, and what SQS says of it.
+
+    Attributes:
+        message_bytes_max: the largest message it takes, in bytes.
+    """
+
+    name: str
+    url: str
+    message_bytes_max: int
+
+    @property
+    def fifo(self) -> bool:
+        """Whether the queue keeps order and drops repeats."""
+        return self.name.endswith(".fifo")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message: ASCII text; `group` and `deduplication_id` matter to FIFO queues only."""
+
+    body: str
+    group: str
+    deduplication_id: str
+
+
+class SqsQueues:
+    """Finds queues and sends to them. The SDK's own retries are off: each try is an attempt that the ledger knows.
+
+    Args:
+        call: how long one call waits for its answer.
+    """
+
+    def __init__(self, session: Session, *, call: timedelta) -> None:
+        self.call = call
+        self._region = session.region
+        self._asking = session.client("sqs", tries=_RESOLVE_TRIES)
+        self._sending = session.client("sqs", tries=1, read=call)
+
+    def resolve(self, name: str) -> Queue:
+        """Find a queue by name or URL.
+
+        Raises:
+            InputError: when it does not exist.
+        """
+        with translated(f"SQS queue {name}"):
+            try:
+                url = name if "://" in name else self._asking.get_queue_url(QueueName=name)["QueueUrl"]
+                answer = self._asking.get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize"])
+            except boto.ClientError as error:
+                if "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error):
+                    raise InputError(
+                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend routes",
+                    ) from error
+                raise
+        limit = int(answer.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_BYTES_MAX))
+        return Queue(name, url, min(limit, MESSAGE_BYTES_MAX))
+
+    def send(self, queue: Queue, messages: Sequence[Message], before_call: Callable[[], None]) -> list[SendAnswer]:
+        """Send messages in batches, many at once; says of each what became of it, in the same order.
+
+        Args:
+            before_call: runs before each call; when it raises, the messages of that call count as failed, not sent.
+        """
+        batches = list(_batches(messages))
+        answers: list[SendAnswer | None] = [None] * len(messages)
+
+        def one(batch: list[int]) -> list[SendAnswer]:
+            return self._send_batch(queue, [messages[at] for at in batch], before_call)
+
+        at_once = (
+            1 if queue.fifo else min(_CALLS_AT_ONCE, len(batches) or 1)
+        )  # a FIFO queue's order is that of the calls
+        with ThreadPoolExecutor(at_once, thread_name_prefix="send") as pool:
+            for batch, answered in zip(batches, pool.map(one, batches), strict=True):
+                for at, answer in zip(batch, answered, strict=True):
+                    answers[at] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def _send_batch(
+        self, queue: Queue, messages: Sequence[Message], before_call: Callable[[], None]
+    ) -> list[SendAnswer]:
+        try:
+            before_call()
+        except Exception as reason:  # noqa: BLE001 - whatever stops us, nothing of this call was sent
+            return [SendAnswer("failed", error=f"not tried: {reason}")] * len(messages)
+        entries = [_batch_entry(at, message, queue) for at, message in enumerate(messages)]
+        try:
+            answer = self._sending.send_message_batch(QueueUrl=queue.url, Entries=entries)
+        except boto.ClientError as error:
+            return self._refused_call(queue, messages, before_call, error)
+        except (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.NoCredentialsError) as error:
+            return [SendAnswer("failed", error=f"not reached: {error}")] * len(messages)
+        except Exception as error:  # noqa: BLE001 - no answer that can be read: it may have been taken
+            return [SendAnswer("unknown", error=f"no answer: {type(error).__name__}")] * len(messages)
+        return [_answer_of(str(at), answer) for at in range(len(messages))]
+
+    def _refused_call(
+        self, queue: Queue, messages: Sequence[Message], before_call: Callable[[], None], error: boto.ClientError
+    ) -> list[SendAnswer]:
+        code, status = code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        text = f"{code}: {error.response.get('Error', {}).get('Message', '')}"
+        short = code.rsplit(".", 1)[-1]
+        if code in _CONTENT or short in _CONTENT:
+            if len(messages) == 1:
+                return [SendAnswer("refused", error=text)]
+            return [answer for one in messages for answer in self._send_batch(queue, [one], before_call)]
+        if status >= 500 and code not in THROTTLES:
+            return [SendAnswer("unknown", error=text)] * len(messages)
+        return [SendAnswer("failed", error=text)] * len(messages)
+
+
+def _batch_entry(at: int, message: Message, queue: Queue) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": str(at), "MessageBody": message.body}
+    if queue.fifo:
+        entry |= {"MessageGroupId": message.group, "MessageDeduplicationId": message.deduplication_id}
+    return entry
+
+
+def _answer_of(batch_id: str, answer: dict[str, Any]) -> SendAnswer:
+    """Find one message in the answer to its batch; one that is not in it at all is unknown."""
+    for taken in answer.get("Successful", []):
+        if taken.get("Id") == batch_id:
+            return SendAnswer("accepted", message_id=str(taken.get("MessageId", "")))
+    for failed in answer.get("Failed", []):
+        if failed.get("Id") == batch_id:
+            text = f"{failed.get('Code', '')}: {failed.get('Message', '')}"
+            for_good = failed.get("SenderFault") and failed.get("Code") not in _NOT_THE_MESSAGE
+            return SendAnswer("refused" if for_good else "failed", error=text)
+    return SendAnswer("unknown", error="the answer does not mention this message")
+
+
+def _batches(messages: Sequence[Message]) -> Iterator[list[int]]:
+    """Cut messages into calls of at most ten messages and one MiB."""
+    batch: list[int] = []
+    size = 0
+    for at, message in enumerate(messages):
+        length = len(message.body)
+        full = len(batch) == BATCH_MESSAGES_MAX or size + length > MESSAGE_BYTES_MAX
+        if batch and full:
+            yield batch
+            batch, size = [], 0
+        batch.append(at)
+        size += length
+    if batch:
+        yield batch

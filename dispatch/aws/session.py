@@ -1,0 +1,127 @@
+"""Sessions and clients: credentials from the AWS default chain, endpoints and time-outs from the settings."""
+
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import botocore.session
+import msgspec
+from botocore.config import Config
+from botocore.parsers import ResponseParserFactory
+
+from dispatch.aws.errors import translated
+from ledger.errors import InputError
+
+_CONNECT_S = 5
+_READ_S = 20
+_POOL_MAX = 64
+
+
+class _Page(msgspec.Struct):
+    """The part of a Query answer that is needed, and nothing else."""
+
+    Items: list[dict[str, dict[str, Any]]] = []
+    LastEvaluatedKey: dict[str, dict[str, Any]] | None = None
+    ScannedCount: int = 0
+
+
+class _Batch(msgspec.Struct):
+    """The part of a BatchGetItem answer that is needed."""
+
+    Responses: dict[str, list[dict[str, dict[str, Any]]]] = {}
+    UnprocessedKeys: dict[str, dict[str, Any]] = {}
+
+
+_FAST = {"QueryOutput": msgspec.json.Decoder(_Page), "BatchGetItemOutput": msgspec.json.Decoder(_Batch)}
+
+
+class _FastParser:
+    """Decodes the two answers of the hot path straight from their bytes; leaves all others to botocore.
+
+    Numbers and binary stay the text they were on the wire, so that no digit is lost.
+    """
+
+    def __init__(self, usual: Any) -> None:
+        self._usual = usual
+
+    def parse(self, response: dict[str, Any], shape: Any) -> Any:
+        """Take botocore's raw response, as its own parsers do."""
+        decoder = _FAST.get(getattr(shape, "name", ""))
+        if decoder is None or response["status_code"] != 200:
+            return self._usual.parse(response, shape)
+        try:
+            parsed: dict[str, Any] = msgspec.structs.asdict(decoder.decode(response["body"]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            parsed = dict(_decode_leniently(response["body"]))
+        metadata = {"HTTPStatusCode": 200, "HTTPHeaders": dict(response["headers"]), "RetryAttempts": 0}
+        return parsed | {"ResponseMetadata": metadata}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
+
+
+def _decode_leniently(body: bytes) -> dict[str, Any]:
+    """Decode an answer that msgspec refuses, such as one with an escaped lone surrogate."""
+    import json  # noqa: PLC0415 - needed only here, and hardly ever
+
+    decoded: dict[str, Any] = {
+        "Items": [],
+        "LastEvaluatedKey": None,
+        "ScannedCount": 0,
+        "Responses": {},
+        "UnprocessedKeys": {},
+    }
+    return decoded | json.loads(body)
+
+
+class _FastParserFactory(ResponseParserFactory):  # type: ignore[misc]
+    def create_parser(self, protocol_name: str) -> Any:
+        """Wrap the parser that botocore would use."""
+        return _FastParser(super().create_parser(protocol_name))
+
+
+class Session:
+    """What every client is made from.
+
+    Args:
+        endpoint_url: None for AWS itself.
+        region: None for the default chain.
+
+    Raises:
+        InputError: when no region is known, or no credentials are found.
+    """
+
+    def __init__(self, endpoint_url: str | None, region: str | None) -> None:
+        self.endpoint_url = endpoint_url
+        with translated("AWS"):
+            core = botocore.session.get_session()
+            core.register_component("response_parser_factory", _FastParserFactory())
+            self.boto = boto3.Session(botocore_session=core, region_name=region)
+            credentials = self.boto.get_credentials()
+        self.region: str = self.boto.region_name or ""
+        if not self.region:
+            raise InputError("AWS: no region is known; set aws.region or AWS_REGION")
+        if credentials is None:
+            raise InputError(
+                "AWS: no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
+                "or give the machine a role",
+            )
+
+    def client(self, service: str, *, tries: int, read: timedelta = timedelta(seconds=_READ_S)) -> Any:
+        """Make a client.
+
+        Args:
+            service: `dynamodb`, `s3` or `sqs`.
+            tries: how often one call is tried in all; 1 switches the SDK's own retries off.
+            read: how long one try waits for its answer.
+        """
+        read_s = max(0.05, read.total_seconds())
+        config = Config(
+            connect_timeout=min(_CONNECT_S, read_s),
+            read_timeout=read_s,
+            retries={"mode": "standard", "total_max_attempts": tries},
+            max_pool_connections=_POOL_MAX,
+            s3={"addressing_style": "path"} if self.endpoint_url else None,
+        )
+        with translated(service):
+            return self.boto.client(service, endpoint_url=self.endpoint_url, config=config)

@@ -1,0 +1,272 @@
+"""One run of one window, from the lease to the closed books."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from dispatch.aws.objects import S3Objects
+from dispatch.aws.queues import Queue, SqsQueues
+from dispatch.aws.session import Session
+from dispatch.aws.source import DynamoSource
+from dispatch.emit import emit, emit_streamed, recover
+from dispatch.feeders import Streamed, feed
+from dispatch.judging import Rules
+from dispatch.payload import message_overhead_bytes, window_prefix
+from dispatch.run import Cancellation, Run
+from ledger import clock, findings, outbox, runs
+from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
+from ledger.facts import Cause, Destination, Entry, RunCounts, RunOutcome
+from ledger.ids import new_id
+from ledger.instants import Window
+from ledger.leases import LeaseKeeper
+from ledger.settings import Settings
+from ledger.store import Store
+
+_CALL_MAX_S = 15.0
+
+
+@dataclass
+class Partners:
+    """The outside world, found and checked before anything is written.
+
+    Attributes:
+        queues: the queue of each route, by the name that the settings use.
+    """
+
+    source: DynamoSource
+    objects: S3Objects
+    sqs: SqsQueues
+    queues: dict[str, Queue]
+
+
+def connect_partners(settings: Settings, endpoint_url: str | None) -> Partners:
+    """Find table, index, bucket and queues.
+
+    Raises:
+        InputError: naming the one that is missing or does not fit, and how to mend it.
+        UnavailableError: when a service does not answer.
+    """
+    if not settings.objects.bucket:
+        raise InputError("objects.bucket is not set: name the S3 bucket that group payloads go to")
+    session = Session(endpoint_url, settings.aws.region)
+    # A call must end well before the lease does, and the lease is renewed every third.
+    call = timedelta(seconds=min(_CALL_MAX_S, settings.dispatch.lease.total_seconds() / 4))
+    source = DynamoSource(session, settings.source, verify_due=settings.dispatch.verify_due)
+    objects = S3Objects(session, settings.objects.bucket, call=max(call, timedelta(seconds=2)))
+    sqs = SqsQueues(session, call=call)
+    names = {route.queue for route in settings.routes.values()}
+    return Partners(source, objects, sqs, {name: sqs.resolve(name) for name in sorted(names)})
+
+
+@dataclass
+class RunReport:
+    """What a run leaves behind for people and programs; every field is one of `dispatch --json` (CONTRACT §3).
+
+    Attributes:
+        open_findings: findings of the window that are open after the run.
+    """
+
+    run_id: UUID
+    pipeline: str
+    window: Window
+    flow: str
+    page_size: int
+    cause: Cause
+    outcome: RunOutcome
+    started_at: datetime
+    finished_at: datetime
+    counts: RunCounts = field(default_factory=RunCounts)
+    error: DispatchLedgerError | None = None
+    open_findings: int = 0
+
+
+@dataclass
+class Dispatcher:
+    """Dispatches windows, one after another, under one configuration.
+
+    Attributes:
+        on_progress: called as a run goes on.
+    """
+
+    settings: Settings
+    store: Store
+    partners: Partners
+    cancellation: Cancellation
+    holder: str
+    on_progress: Callable[[RunCounts], None] = field(default=lambda _: None)
+
+    def dispatch(self, window: Window, cause: Cause) -> RunReport:
+        """Run one window from the first page to closed books; what an earlier run left behind is finished first.
+
+        A run that fails, is busy, held or cancelled is reported, not raised; its error is in the report.
+        """
+        request = self._request(window, cause)
+        report = RunReport(
+            run_id=request.run_id,
+            pipeline=request.pipeline,
+            window=window,
+            flow=request.flow,
+            page_size=request.page_size,
+            cause=cause,
+            outcome="failed",
+            started_at=clock.utc_now(),
+            finished_at=clock.utc_now(),
+        )
+        try:
+            self.cancellation.check()
+            started = runs.start_run(self.store, request)
+        except DispatchLedgerError as error:
+            report.outcome, report.error = _outcome_of(error), error
+            report.finished_at = clock.utc_now()
+            return report
+        report.started_at = started.started_at
+        self._work(started, report)
+        return report
+
+    def _request(self, window: Window, cause: Cause) -> runs.RunRequest:
+        return runs.RunRequest(
+            run_id=new_id(),
+            pipeline=self.settings.pipeline,
+            window=window,
+            flow=self.settings.flow,
+            page_size=self.settings.dispatch.page_size,
+            cause=cause,
+            config=frozen_config(self.settings),
+            holder=self.holder,
+            lease=self.settings.dispatch.lease,
+        )
+
+    def _work(self, started: runs.Started, report: RunReport) -> None:
+        keeper = LeaseKeeper(started.tenure, self.store.url)
+        keeper.start()
+        run: Run | None = None
+        try:
+            run = self._prepare(started, keeper, report.counts)
+            _guard_against_lost_ledger(run, started)
+            _run(run)
+            report.finished_at = runs.complete_run(self.store, run.tenure, run.counts)
+            report.outcome = "completed"
+            report.open_findings = findings.count_open(self.store, run.tenure)
+        except DispatchLedgerError as error:
+            report.outcome, report.error = _outcome_of(error), error
+        except BaseException as error:
+            self._end(started, report, "failed", f"unexpected {type(error).__name__}")
+            raise
+        finally:
+            keeper.stop()
+        if report.error is not None:
+            self._end(started, report, report.outcome, str(report.error))
+
+    def _prepare(self, started: runs.Started, keeper: LeaseKeeper, counts: RunCounts) -> Run:
+        tenure = started.tenure
+        destinations = outbox.destinations(self.store, tenure.pipeline_id, self._destinations())
+        return Run(
+            store=self.store,
+            tenure=tenure,
+            keeper=keeper,
+            source=self.partners.source,
+            objects=self.partners.objects,
+            sqs=self.partners.sqs,
+            rules=self._rules(tenure.window),
+            flow=self.settings.flow,
+            page_size=self.settings.dispatch.page_size,
+            verify_due=self.settings.dispatch.verify_due,
+            destinations=destinations,
+            queues=dict(self.partners.queues),
+            cancellation=self.cancellation,
+            on_progress=self.on_progress,
+            counts=counts,
+        )
+
+    def _destinations(self) -> list[Destination]:
+        bucket, prefix = self.partners.objects.bucket, self.settings.objects.prefix
+        return [
+            Destination(id=0, route=name, job=route.job, queue=route.queue, bucket=bucket, prefix=prefix)
+            for name, route in self.settings.routes.items()
+        ]
+
+    def _rules(self, window: Window) -> Rules:
+        source = self.settings.source
+        room = {
+            one.route: self.partners.queues[one.queue].message_bytes_max - self._overhead_bytes(window, one)
+            for one in self._destinations()
+        }
+        return Rules(
+            window=window,
+            schema=self.partners.source.schema,
+            time_attribute=source.time_attribute,
+            status_attribute=source.status_attribute,
+            due_status=source.due_status,
+            group_by=tuple(source.group_by),
+            order_by=source.order_by,
+            route_by=source.route_by,
+            message_room=room,
+        )
+
+    def _overhead_bytes(self, window: Window, destination: Destination) -> int:
+        digest = bytes(32)
+        sample = Entry(
+            id=UUID(int=0),
+            pipeline=self.settings.pipeline,
+            window=window,
+            group_digest=digest[:16],
+            content_hash=digest,
+            idempotency_key=digest,
+            generation=0,
+            records_n=1,
+            group_json=b"{}",
+            destination=destination,
+        )
+        return message_overhead_bytes(sample)
+
+    def _end(self, started: runs.Started, report: RunReport, outcome: RunOutcome, error: str) -> None:
+        report.finished_at = clock.utc_now()
+        with suppress(DispatchLedgerError):  # the database may be what failed; the next run ends this one then
+            runs.end_run(self.store, started.tenure, outcome, error, report.counts)
+
+
+def _run(run: Run) -> None:
+    """The steps of a run."""
+    recover(run)
+    for batch in feed(run):
+        run.checkpoint()
+        if isinstance(batch, Streamed):
+            emit_streamed(run, batch)
+        else:
+            emit(run, batch)
+    run.checkpoint()
+
+
+def _guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
+    """Hold a window that no run has worked on, but that has objects: the ledger was lost, or another dispatcher works.
+
+    Raises:
+        GuardError: when the window is held now.
+    """
+    if started.objects_checked:
+        return
+    destination = next(iter(run.destinations.values()))
+    prefix = window_prefix(destination.prefix, run.tenure.pipeline, run.tenure.window.name)
+    if run.objects.has_any(prefix):
+        reason = f"no run of it is in the ledger, but objects are already under s3://{destination.bucket}/{prefix}"
+        runs.hold_window(run.store, run.tenure, reason)
+        raise runs.held(run.tenure.window, reason)
+    runs.note_objects_checked(run.store, run.tenure)
+
+
+def _outcome_of(error: DispatchLedgerError) -> RunOutcome:
+    if isinstance(error, CancelledError):
+        return "cancelled"
+    if isinstance(error, BusyError):
+        return "busy"
+    return "held" if isinstance(error, GuardError) else "failed"
+
+
+def frozen_config(settings: Settings) -> str:
+    """Return what a run was configured with, as JSON; no address of the database and no tokens."""
+    kept = settings.model_dump(mode="json", include={"aws", "source", "objects", "routes", "dispatch", "reconcile"})
+    return msgspec.json.encode(kept, order="sorted").decode()

@@ -1,0 +1,180 @@
+"""Three ways to yield batches of whole groups: `full`, `staged` and `paged`. Nothing else tells the flows apart."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import attrgetter
+
+import msgspec
+
+from dispatch.aws.source import SourcePage
+from dispatch.judging import Left, Rules, judge
+from dispatch.run import Run
+from ledger import clock, runs, staging
+from ledger.facts import BadRecord, PageFacts, Record
+
+BATCH_RECORDS_MAX = 1000
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+_BY_GROUP = attrgetter("group_key")
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """A group that is too large to hold.
+
+    Attributes:
+        first: its first record.
+        chunks: all of its records in payload order, a bounded number at a time; to be read once, to the end.
+    """
+
+    first: Record
+    chunks: Iterator[list[Record]]
+
+
+Batch = list[Record] | Streamed
+
+
+def feed(run: Run) -> Iterator[Batch]:
+    """Yield the due records of the run's window as batches of whole groups (of one page's groups, when paged).
+
+    What was yielded must be emitted before the next batch is asked for.
+    """
+    return {"full": _full, "staged": _staged, "paged": _paged}[run.flow](run)
+
+
+def _full(run: Run) -> Iterator[Batch]:
+    """Read everything, then group: the old way, in memory as large as the window."""
+    records: list[Record] = []
+    for page in _pages(run):
+        sifted = sift(run, page)
+        runs.journal_page(run.store, run.tenure, sifted.facts, sifted.bad)
+        records += sifted.candidates
+    records.sort(key=attrgetter("group_key", "order_key"))
+    yield from cut_batches(records)
+
+
+def _paged(run: Run) -> Iterator[Batch]:
+    """Emit each page before the next is read; a group is split where a page ends."""
+    for page in _pages(run):
+        sifted = sift(run, page)
+        runs.journal_page(run.store, run.tenure, sifted.facts, sifted.bad)
+        records = sorted(sifted.candidates, key=attrgetter("group_key", "order_key"))
+        yield from cut_batches(records)
+        runs.finish_page(run.store, run.tenure, sifted.facts.number)
+
+
+def _staged(run: Run) -> Iterator[Batch]:
+    """Copy every page into the ledger's staging table, then read it back in order: an external sort."""
+    staging.discard_others(run.store, run.tenure)
+    expected = largest_bytes = 0
+    for page in _pages(run):
+        sifted = sift(run, page)
+        staged = staging.stage_page(run.store, run.tenure, sifted.facts, sifted.candidates, sifted.bad)
+        expected += staged
+        run.saw_again(len(sifted.candidates) - staged)
+        largest_bytes = max([largest_bytes, *(len(one.body) for one in sifted.candidates)])
+    with staging.read_in_order(run.store, run.tenure, expected, largest_bytes) as records:
+        yield from cut_batches(records)
+
+
+def _pages(run: Run) -> Iterator[SourcePage]:
+    for page in run.source.pages(run.tenure.window, run.page_size):
+        run.checkpoint()
+        run.counts.pages += 1
+        run.progress()
+        yield page
+        run.checkpoint()
+
+
+class Sifted(msgspec.Struct, frozen=True):
+    """What a page is made of: records to verify and send, and records that cannot be used."""
+
+    facts: PageFacts
+    candidates: list[Record]
+    bad: list[BadRecord]
+
+
+def sift(run: Run, page: SourcePage) -> Sifted:
+    """Judge a page by the index's copy; where that copy cannot decide, by the base table's."""
+    outside = not_due = 0
+    candidates: list[Record] = []
+    bad: list[BadRecord] = []
+    doubtful: list[str] = []
+    for item in page.items:
+        verdict = judge(item, run.rules)
+        if verdict is Left.OUTSIDE:
+            outside += 1
+        elif run.must_read_again(item, verdict):
+            doubtful.append(run.identity(item))
+        elif isinstance(verdict, Record):
+            candidates.append(verdict)
+        elif isinstance(verdict, BadRecord):
+            bad.append(verdict)
+        else:
+            not_due += 1
+    for settled in run.judge_again(doubtful):
+        if isinstance(settled, Record):
+            candidates.append(settled)
+        elif isinstance(settled, BadRecord):
+            bad.append(settled)
+        else:
+            not_due += 1
+    _count(run, len(page.items), outside, not_due, len(bad))
+    return Sifted(_facts(run.rules, run.counts.pages, page, outside, not_due), candidates, bad)
+
+
+def _count(run: Run, evaluated: int, outside: int, not_due: int, set_aside: int) -> None:
+    run.counts.evaluated += evaluated
+    run.counts.outside += outside
+    run.counts.not_due += not_due
+    run.counts.set_aside += set_aside
+
+
+def _facts(rules: Rules, number: int, page: SourcePage, outside: int, not_due: int) -> PageFacts:
+    times = [str(item.get(rules.time_attribute, {}).get("S", "")) for item in (page.items[:1] + page.items[-1:])]
+    return PageFacts(
+        number=number,
+        cursor_json=page.cursor_json,
+        next_json=page.next_json,
+        first_time=times[0].replace("\0", "") if times else None,
+        last_time=times[-1].replace("\0", "") if times else None,
+        evaluated=len(page.items),
+        outside=outside,
+        not_due=not_due,
+        read_at=clock.utc_now(),
+    )
+
+
+def cut_batches(records: Iterable[Record]) -> Iterator[Batch]:
+    """Cut records, sorted by group and order, into batches of whole groups; a group too large for one is streamed."""
+    batch: list[Record] = []
+    size = 0
+    for _, members in groupby(records, key=_BY_GROUP):
+        chunks = _chunks(members)
+        head = next(chunks)
+        following = next(chunks, None)
+        if following is not None:
+            if batch:
+                yield batch
+                batch, size = [], 0
+            yield Streamed(head[0], chain([head, following], chunks))
+            continue
+        head_size = sum(len(one.body) for one in head)
+        if batch and (len(batch) + len(head) > BATCH_RECORDS_MAX or size + head_size > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch += head
+        size += head_size
+    if batch:
+        yield batch
+
+
+def _chunks(members: Iterable[Record]) -> Iterator[list[Record]]:
+    chunk: list[Record] = []
+    size = 0
+    for record in members:
+        if chunk and (len(chunk) == BATCH_RECORDS_MAX or size + len(record.body) > BATCH_BYTES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += len(record.body)
+    if chunk:
+        yield chunk

@@ -1,0 +1,112 @@
+"""Is this record due in this window, and can it be used? Pure: an item goes in, one verdict comes out."""
+
+import json
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from dispatch.items import Item, TableSchema, plain, plain_item, record_id
+from dispatch.ordering import group_key, order_key
+from ledger.canonical import ascii_json, canonical_json, members
+from ledger.facts import BadRecord, Record
+from ledger.instants import Window, parse_booking_ns
+
+
+class Left(Enum):
+    """Why a record is none of this window's business."""
+
+    OUTSIDE = "outside"
+    NOT_DUE = "not_due"
+
+
+Verdict = Left | BadRecord | Record
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """Everything a verdict depends on, frozen for a run.
+
+    Attributes:
+        message_room: for each known route, how many bytes of group values in ASCII its message can still hold.
+    """
+
+    window: Window
+    schema: TableSchema
+    time_attribute: str
+    status_attribute: str
+    due_status: str
+    group_by: tuple[str, ...]
+    order_by: str
+    route_by: str
+    message_room: dict[str, int]
+
+
+def judge(item: Item, rules: Rules) -> Verdict:
+    """Judge one item by what it says of itself; the order of the questions is that of the books (CONTRACT §3)."""
+    time_text, booking_ns, unreadable = _booking_time(item, rules)
+    if booking_ns is not None and not rules.window.start_ns <= booking_ns <= rules.window.end_ns:
+        return Left.OUTSIDE
+    status = item.get(rules.status_attribute)
+    if status is None or status.get("S") != rules.due_status:
+        return Left.NOT_DUE
+    identity = record_id(item, rules.schema)
+    if booking_ns is None:
+        return BadRecord(identity, time_text, "unreadable_time", f"{rules.time_attribute}: {unreadable}")
+    problem = _problem(item, rules)
+    if problem is not None:
+        return BadRecord(identity, time_text, *problem)
+    try:
+        return _record(item, rules, identity, booking_ns)
+    except ValueError as reason:
+        return BadRecord(identity, time_text, "too_large", str(reason))
+
+
+def _booking_time(item: Item, rules: Rules) -> tuple[str, int | None, str]:
+    value = item.get(rules.time_attribute, {}).get("S")
+    if not isinstance(value, str):
+        return "", None, "missing"
+    try:
+        return value, parse_booking_ns(value), ""
+    except ValueError as reason:
+        return value, None, str(reason)
+
+
+def _problem(item: Item, rules: Rules) -> tuple[str, str] | None:
+    for name in (*rules.group_by, rules.route_by):
+        value = item.get(name)
+        if value is None or "NULL" in value or value.get("S") == "":
+            return "missing_attribute", f"{name} is missing, NULL or empty"
+    if _route(item, rules) not in rules.message_room:
+        return "unknown_route", f"{rules.route_by} names no route; known are {', '.join(rules.message_room)}"
+    return None
+
+
+def _route(item: Item, rules: Rules) -> str:
+    value = item[rules.route_by]
+    text = value.get("S", value.get("N"))
+    return text if isinstance(text, str) else ""
+
+
+def _record(item: Item, rules: Rules, identity: str, booking_ns: int) -> Record:
+    route = _route(item, rules)
+    typed = [item[name] for name in rules.group_by]
+    values = [plain(value) for value in typed]
+    group_json = canonical_json(dict(zip(rules.group_by, values, strict=True)))
+    room = rules.message_room[route]
+    if len(group_json) * 6 > room and len(ascii_json(group_json)) > room:  # one byte becomes six at the most
+        raise ValueError(f"its group values need more than the {room} bytes that its queue's messages have room for")
+    return Record(
+        record_id=identity,
+        booking_ns=booking_ns,
+        group_key=group_key(values, route, typed),
+        order_key=order_key(item.get(rules.order_by), booking_ns, identity),
+        body=canonical_json(plain_item(item)),
+    )
+
+
+def group_values(body: bytes, rules: Rules) -> tuple[list[Any], str]:
+    """Return a record's group-by values (each as its canonical JSON) and its route, read back from its body."""
+    by_name = members(body)
+    route = bytes(by_name[rules.route_by]).decode()
+    values = [by_name[name] for name in rules.group_by]
+    return values, json.loads(route) if route[0] == '"' else route

@@ -1,0 +1,83 @@
+"""What goes out: object keys, object documents and messages, exactly as CONTRACT §4 lays down. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from ledger.canonical import ascii_json, canonical_json
+from ledger.facts import Entry
+
+_RECORDS = b'"records":['
+_LONGEST_COUNT = 10**9
+
+
+def object_key(entry: Entry) -> str:
+    """Return the key that an entry's object is stored under; the same content always has the same key."""
+    hour = entry.window.name[:13].replace("-", "/").replace("T", "/")
+    name = f"{entry.content_hash.hex()}-{entry.generation}.json"
+    return f"{entry.destination.prefix}{entry.pipeline}/{hour}/{entry.group_digest.hex()}/{name}"
+
+
+def window_prefix(prefix: str, pipeline: str, window_name: str) -> str:
+    """Return what the keys of all objects of one window begin with."""
+    return f"{prefix}{pipeline}/{window_name[:13].replace('-', '/').replace('T', '/')}/"
+
+
+def _document_frame(entry: Entry) -> tuple[bytes, bytes]:
+    frame = canonical_json(
+        {
+            "format": 1,
+            "idempotency_key": entry.idempotency_key.hex(),
+            "pipeline": entry.pipeline,
+            "window": {"start": entry.window.name, "end": entry.window.end_name},
+            "generation": entry.generation,
+            "job": entry.destination.job,
+            "group": msgspec.Raw(entry.group_json),
+            "content_hash": entry.content_hash.hex(),
+            "records": [],
+        },
+    )
+    # The only member after "records" is "window", whose text is our own: the last "records":[ is the right one.
+    at = frame.rindex(_RECORDS) + len(_RECORDS)
+    return frame[:at], frame[at:]
+
+
+def document(entry: Entry, records_json: bytes) -> bytes:
+    """Return an entry's whole object; `records_json` are its records' canonical JSON, joined by commas."""
+    head, tail = _document_frame(entry)
+    return head + records_json + tail
+
+
+def document_parts(entry: Entry, record_parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield an entry's object piece by piece, for one that is too large to hold; parts are as in `document`."""
+    head, tail = _document_frame(entry)
+    yield head
+    for number, part in enumerate(record_parts):
+        yield part if number == 0 else b"," + part
+    yield tail
+
+
+def message_body(entry: Entry) -> str:
+    """Return the queue message of an entry, in ASCII."""
+    return ascii_json(
+        canonical_json(
+            {
+                "entry_id": str(entry.id),
+                "idempotency_key": entry.idempotency_key.hex(),
+                "job": entry.destination.job,
+                "pipeline": entry.pipeline,
+                "window": {"start": entry.window.name, "end": entry.window.end_name},
+                "group": msgspec.Raw(entry.group_json),
+                "object": {"bucket": entry.destination.bucket, "key": object_key(entry)},
+                "content_hash": entry.content_hash.hex(),
+                "records": entry.records_n,
+                "generation": entry.generation,
+            },
+        ),
+    )
+
+
+def message_overhead_bytes(entry: Entry) -> int:
+    """Return how many bytes a message like this entry's takes beside its group values, at the most."""
+    widest = msgspec.structs.replace(entry, group_json=b"{}", records_n=_LONGEST_COUNT, generation=_LONGEST_COUNT)
+    return len(message_body(widest))

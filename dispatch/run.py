@@ -1,0 +1,111 @@
+"""What one run works with: its window, its rules, its partners, and its books."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dispatch.aws.objects import S3Objects
+from dispatch.aws.queues import Queue, SqsQueues
+from dispatch.aws.source import DynamoSource
+from dispatch.items import Item, record_id
+from dispatch.judging import Left, Rules, Verdict, judge
+from ledger.errors import CancelledError
+from ledger.facts import BadRecord, Destination, Flow, RunCounts
+from ledger.leases import LeaseKeeper, Tenure
+from ledger.store import Store
+
+
+@dataclass
+class Cancellation:
+    """A request to stop, made by a signal and looked at between steps."""
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    signal_number: int = 15
+
+    def ask(self, signal_number: int) -> None:
+        """Ask for the end of the step in hand, and no further one."""
+        self.signal_number = signal_number
+        self.asked.set()
+
+    def check(self) -> None:
+        """Raise CancelledError when the end was asked for."""
+        if self.asked.is_set():
+            raise CancelledError(self.signal_number)
+
+
+@dataclass
+class Run:
+    """One process working on one window with one frozen configuration.
+
+    Attributes:
+        destinations: where the entries of each route go.
+        queues: the queues found so far, by the name that the destinations use.
+        on_progress: called as the work goes on, for whoever shows it to a person.
+    """
+
+    store: Store
+    tenure: Tenure
+    keeper: LeaseKeeper
+    source: DynamoSource
+    objects: S3Objects
+    sqs: SqsQueues
+    rules: Rules
+    flow: Flow
+    page_size: int
+    verify_due: bool
+    destinations: Mapping[str, Destination]
+    queues: dict[str, Queue]
+    cancellation: Cancellation
+    on_progress: Callable[[RunCounts], None]
+    counts: RunCounts = field(default_factory=RunCounts)
+
+    def checkpoint(self) -> None:
+        """Stop here when a signal asked for it, or when the lease is lost.
+
+        Raises:
+            CancelledError: when a signal asked.
+            LeaseLostError: when the window is no longer this run's.
+        """
+        self.cancellation.check()
+        self.keeper.require_s(0.0)
+
+    def before_send(self) -> None:
+        """Make sure, right before a call to a queue, that nobody asked to stop and the lease outlives the call."""
+        self.cancellation.check()
+        self.keeper.require_s(self.sqs.call.total_seconds())
+
+    def progress(self) -> None:
+        """Show how far the run has come."""
+        self.on_progress(self.counts)
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue by the name that a destination uses; also one that the settings no longer name."""
+        if name not in self.queues:
+            self.queues[name] = self.sqs.resolve(name)
+        return self.queues[name]
+
+    def saw_again(self, occurrences: int) -> None:
+        """Count second sights of occurrences: due, and already claimed."""
+        self.counts.due += occurrences
+        self.counts.already_claimed += occurrences
+
+    def identity(self, item: Item) -> str:
+        """Return an item's record id."""
+        return record_id(item, self.rules.schema)
+
+    def must_read_again(self, item: Item, verdict: Verdict) -> bool:
+        """Say whether the index's copy of a record is not enough to decide whether it is due and usable."""
+        if not self.verify_due:
+            return False
+        if verdict is Left.NOT_DUE:
+            return not self.rules.schema.projects_all and self.rules.status_attribute not in item
+        return isinstance(verdict, BadRecord) or not self.rules.schema.projects_all
+
+    def judge_again(self, record_ids: Sequence[str]) -> Iterator[Verdict]:
+        """Judge records by a consistent read of the base table, in the order given; one that is gone is not due."""
+        if not record_ids:
+            return
+        found = self.source.read_again(record_ids)
+        for identity in record_ids:
+            item = found.get(identity)
+            yield Left.NOT_DUE if item is None else judge(item, self.rules)

@@ -1,0 +1,59 @@
+"""The errors of the whole product, told apart by what the caller should do next.
+
+Each class carries the exit code of the command line (CONTRACT: exit codes). A message is one line: what was wrong,
+where, and what to do about it.
+"""
+
+from typing import ClassVar
+
+
+class DispatchLedgerError(Exception):
+    """Base of every error that the product raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """Return the message on one line, whatever a driver put into it."""
+        return " ".join(super().__str__().split())
+
+
+class InputError(DispatchLedgerError):
+    """The request or the configuration is wrong; repeating it cannot help. Exit 2."""
+
+    exit_code = 2
+
+
+class BusyError(DispatchLedgerError):
+    """Another run holds the window; try again later. Exit 4."""
+
+    exit_code = 4
+
+
+class GuardError(DispatchLedgerError):
+    """A guard refused, and a person has to decide. Exit 5."""
+
+    exit_code = 5
+
+
+class UnavailableError(DispatchLedgerError):
+    """A service did not answer, or said no for now, after bounded retries. Exit 1."""
+
+
+class LeaseLostError(UnavailableError):
+    """This run no longer holds its window: another one took over, or the lease ran out. Exit 1."""
+
+
+class CorruptError(DispatchLedgerError):
+    """What was read cannot be true; stop and look before going on. Exit 1."""
+
+
+class CancelledError(DispatchLedgerError):
+    """A signal asked this run to stop; everything done so far is recorded.
+
+    Attributes:
+        signal_number: the signal that asked (2 = SIGINT, 15 = SIGTERM); the exit code is 128 plus this.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"cancelled by signal {signal_number}; everything done so far is recorded")
+        self.signal_number = signal_number

@@ -1,0 +1,106 @@
+"""The time-limited right to work on a window, renewed in the background, counted on the database's clock."""
+
+import threading
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from ledger import clock
+from ledger.errors import DispatchLedgerError, LeaseLostError
+from ledger.instants import Window
+from ledger.store import Connection, Store, sql
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """A run's hold on a window: what every ledger write under the lease has to show.
+
+    Attributes:
+        fence: grows with each take-over; a write that shows an old one is refused.
+    """
+
+    pipeline_id: int
+    pipeline: str
+    window: Window
+    window_id: int
+    run_id: UUID
+    fence: int
+    lease: timedelta
+
+    def key(self) -> dict[str, object]:
+        """The parameters that identify this tenure in a statement."""
+        return {"window_id": self.window_id, "run_id": self.run_id, "fence": self.fence}
+
+    def lost(self) -> LeaseLostError:
+        """The error that says that this tenure is over."""
+        return LeaseLostError(
+            f"window {self.window}: run {self.run_id} lost its lease (fence {self.fence}); another run may have taken "
+            "over. Nothing more was written; run the window again to finish what is left",
+        )
+
+
+def check_fence(connection: Connection, tenure: Tenure) -> None:
+    """Lock the lease until the transaction ends.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+    if connection.execute(sql("check_fence"), tenure.key()).fetchone() is None:
+        raise tenure.lost()
+
+
+@dataclass
+class LeaseKeeper:
+    """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped."""
+
+    tenure: Tenure
+    url: str
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _lost: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._renewed_s = clock.monotonic_s()
+        self._thread = threading.Thread(target=self._renew_until_stopped, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing; waits for a renewal in flight, 15 seconds at most."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=15)
+
+    def require_s(self, needed_s: float) -> None:
+        """Make sure that the lease outlives a call that takes up to `needed_s` seconds; waits for a renewal if not.
+
+        Raises:
+            LeaseLostError: when it does not, also after as long as a renewal may take.
+        """
+        while not self._lost.is_set():
+            left_s = self._renewed_s + self.tenure.lease.total_seconds() - clock.monotonic_s()
+            if left_s >= needed_s:
+                return
+            if left_s <= 0:
+                break
+            clock.wait_s(min(0.05, left_s), self._lost)
+        raise self.tenure.lost()
+
+    def _renew_until_stopped(self) -> None:
+        every_s = self.tenure.lease.total_seconds() / 3
+        with Store(self.url) as store:
+            while not self._stop.wait(every_s):
+                asked_s = clock.monotonic_s()
+                try:
+                    held = store.transaction(self._renew)
+                except DispatchLedgerError:
+                    continue  # the main thread will meet the same database; the lease runs out by itself
+                if not held:
+                    self._lost.set()
+                    return
+                self._renewed_s = asked_s
+
+    def _renew(self, connection: Connection) -> bool:
+        parameters = {**self.tenure.key(), "lease": self.tenure.lease}
+        return connection.execute(sql("renew_lease"), parameters).fetchone() is not None

@@ -1,0 +1,268 @@
+"""The first schema: windows, runs, pages, claims, entries, attempts, staged records, findings."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # Every statement takes the time from here, so that one clock decides: the database's, and in simulations a fake.
+    op.execute(
+        "CREATE FUNCTION ledger_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()'",
+    )
+    op.create_table(
+        "attempts",
+        sa.Column("entry_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.SmallInteger(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("marked_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("message_id", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
+        sa.CheckConstraint("outcome IN ('unknown', 'accepted', 'failed', 'refused')", name="attempts_outcome"),
+        sa.CheckConstraint("number >= 1", name="attempts_number_from_one"),
+        sa.PrimaryKeyConstraint("entry_id", "number"),
+    )
+    op.create_table(
+        "claims",
+        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("booking_ns", sa.BigInteger(), nullable=False),
+        sa.Column("record_id", sa.LargeBinary(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("entry_id", sa.Uuid(), nullable=False),
+        sa.CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
+        sa.PrimaryKeyConstraint("pipeline_id", "booking_ns", "record_id", "generation"),
+    )
+    op.create_table(
+        "entries",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("opened_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("confirmed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("object_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("destination_id", sa.Integer(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("records_n", sa.Integer(), nullable=False),
+        sa.Column("attempts", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("live", sa.Boolean(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("group_digest", sa.LargeBinary(), nullable=False),
+        sa.Column("content_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("idempotency_key", sa.LargeBinary(), nullable=False),
+        sa.Column("group_json", sa.Text(), nullable=False),
+        sa.Column("object_etag", sa.Text(), nullable=True),
+        sa.Column("void_reason", sa.Text(), nullable=True),
+        sa.CheckConstraint("(state = 'confirmed') = (confirmed_at IS NOT NULL)", name="entries_confirmed_has_time"),
+        sa.CheckConstraint("(state = 'void') = (live IS NULL) AND live IS NOT FALSE", name="entries_live_until_void"),
+        sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="entries_void_has_reason"),
+        sa.CheckConstraint("state <> 'pending' OR attempts = 0", name="entries_pending_untried"),
+        sa.CheckConstraint("state IN ('pending', 'sending', 'confirmed', 'void')", name="entries_state"),
+        sa.CheckConstraint(
+            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND object_etag IS NOT NULL AND object_bytes IS NOT NULL)",
+            name="entries_sent_has_object",
+        ),
+        sa.CheckConstraint("generation >= 0", name="entries_generation_not_negative"),
+        sa.CheckConstraint(
+            "length(group_digest) = 16 AND length(content_hash) = 32 AND length(idempotency_key) = 32",
+            name="entries_digest_lengths",
+        ),
+        sa.CheckConstraint("records_n >= 1", name="entries_have_records"),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("idempotency_key", "live", name="entries_one_live_promise"),
+    )
+    op.create_index("entries_window", "entries", ["window_id"], unique=False)
+    op.create_table(
+        "payload_parts",
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("entry_id", sa.Uuid(), nullable=False),
+        sa.Column("part", sa.Integer(), nullable=False),
+        sa.Column("records_json", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("window_id", "entry_id", "part"),
+    )
+    op.create_table(
+        "pipelines",
+        sa.Column("id", sa.Integer(), sa.Identity(always=True), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("name"),
+    )
+    op.create_table(
+        "staged_records",
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("booking_ns", sa.BigInteger(), nullable=False),
+        sa.Column("record_id", sa.LargeBinary(), nullable=False),
+        sa.Column("group_key", sa.LargeBinary(), nullable=False),
+        sa.Column("order_key", sa.LargeBinary(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "booking_ns", "record_id"),
+        prefixes=["UNLOGGED"],
+    )
+    op.create_table(
+        "destinations",
+        sa.Column("id", sa.Integer(), sa.Identity(always=True), nullable=False),
+        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("bucket", sa.Text(), nullable=False),
+        sa.Column("prefix", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["pipeline_id"],
+            ["pipelines.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("pipeline_id", "route", "job", "queue", "bucket", "prefix"),
+    )
+    op.create_table(
+        "windows",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("start_s", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("lease_run_id", sa.Uuid(), nullable=True),
+        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("objects_checked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("held_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("held_reason", sa.Text(), nullable=True),
+        sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("(held_at IS NULL) = (held_reason IS NULL)", name="windows_hold_has_reason"),
+        sa.CheckConstraint("(lease_run_id IS NULL) = (lease_until IS NULL)", name="windows_lease_whole"),
+        sa.CheckConstraint("fence >= 0", name="windows_fence_not_negative"),
+        sa.CheckConstraint("mod(start_s, 3600) = 0", name="windows_start_on_the_hour"),
+        sa.ForeignKeyConstraint(
+            ["pipeline_id"],
+            ["pipelines.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("pipeline_id", "start_s"),
+    )
+    op.create_table(
+        "findings",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=True),
+        sa.Column("subject", sa.LargeBinary(), nullable=False),
+        sa.Column("record_id", sa.LargeBinary(), nullable=True),
+        sa.Column("entry_id", sa.Uuid(), nullable=True),
+        sa.Column("object_key", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("repair", sa.Text(), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("first_seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_run_id", sa.Uuid(), nullable=True),
+        sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("acknowledged_by", sa.Text(), nullable=True),
+        sa.Column("acknowledged_reason", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "state <> 'acknowledged' OR acknowledged_reason IS NOT NULL", name="findings_acknowledged_has_reason"
+        ),
+        sa.CheckConstraint("state IN ('open', 'repaired', 'acknowledged', 'closed')", name="findings_state"),
+        sa.ForeignKeyConstraint(
+            ["pipeline_id"],
+            ["pipelines.id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["window_id"],
+            ["windows.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("pipeline_id", "kind", "subject"),
+    )
+    op.create_index("findings_window", "findings", ["window_id"], unique=False)
+    op.create_table(
+        "runs",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=True),
+        sa.Column("flow", sa.Text(), nullable=False),
+        sa.Column("page_size", sa.Integer(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("config", sa.Text(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("pages", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("evaluated", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("outside", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("not_due", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("set_aside", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("due", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("already_claimed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("claimed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("entries", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("confirmed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("recovered", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.CheckConstraint("cause IN ('schedule', 'manual', 'reconcile', 'redo')", name="runs_cause"),
+        sa.CheckConstraint("flow IN ('full', 'staged', 'paged')", name="runs_flow"),
+        sa.CheckConstraint(
+            "outcome <> 'completed' OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
+            name="runs_books_balance",
+        ),
+        sa.CheckConstraint("outcome <> 'failed' OR error IS NOT NULL", name="runs_failure_has_error"),
+        sa.CheckConstraint("outcome IN ('completed', 'failed', 'cancelled', 'busy', 'held')", name="runs_outcome"),
+        sa.CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="runs_end_has_outcome"),
+        sa.ForeignKeyConstraint(
+            ["window_id"],
+            ["windows.id"],
+        ),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("runs_window", "runs", ["window_id", "started_at"], unique=False)
+    op.create_table(
+        "pages",
+        sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("cursor_json", sa.Text(), nullable=True),
+        sa.Column("next_json", sa.Text(), nullable=True),
+        sa.Column("first_time", sa.Text(), nullable=True),
+        sa.Column("last_time", sa.Text(), nullable=True),
+        sa.Column("evaluated", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("outside", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("not_due", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("staged", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("read_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("evaluated >= outside + not_due", name="pages_counts"),
+        sa.CheckConstraint("number >= 1", name="pages_number_from_one"),
+        sa.ForeignKeyConstraint(
+            ["run_id"],
+            ["runs.id"],
+        ),
+        sa.PrimaryKeyConstraint("run_id", "number"),
+    )
+    # Entries and attempts change in place: room on their page keeps the new version there, without index writes.
+    op.execute("ALTER TABLE entries SET (fillfactor = 70)")
+    op.execute("ALTER TABLE attempts SET (fillfactor = 70)")
+    # Payloads live for seconds: compressing them would cost more than it saves.
+    op.execute("ALTER TABLE payload_parts ALTER COLUMN records_json SET STORAGE EXTERNAL")
+    op.execute("ALTER TABLE staged_records ALTER COLUMN body SET STORAGE EXTERNAL")
+
+
+def downgrade() -> None:
+    op.drop_table("pages")
+    op.drop_index("runs_window", table_name="runs")
+    op.drop_table("runs")
+    op.drop_index("findings_window", table_name="findings")
+    op.drop_table("findings")
+    op.drop_table("windows")
+    op.drop_table("destinations")
+    op.drop_table("staged_records")
+    op.drop_table("pipelines")
+    op.drop_table("payload_parts")
+    op.drop_index("entries_window", table_name="entries")
+    op.drop_table("entries")
+    op.drop_table("claims")
+    op.drop_table("attempts")
+    op.execute("DROP FUNCTION ledger_now()")

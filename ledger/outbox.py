@@ -1,0 +1,406 @@
+"""The entries of the ledger on their way: opened with their claims, marked before they are sent, confirmed after."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ledger import findings
+from ledger.canonical import content_hash, idempotency_key, sha256, utf8
+from ledger.errors import UnavailableError
+from ledger.facts import Destination, Entry, Group, Record, SendAnswer, StoredObject
+from ledger.ids import new_id
+from ledger.leases import Tenure, check_fence
+from ledger.store import Connection, Store, byte_array, number_array, sql
+
+_COPY_PARTS = "COPY payload_parts (window_id, entry_id, part, records_json) FROM STDIN (FORMAT BINARY)"
+_FIRST_ID = UUID(int=0)
+
+
+@dataclass
+class Opened:
+    """What became of a batch: the entries that were opened and how many records they claimed.
+
+    Attributes:
+        bodies: for each entry, its records as canonical JSON joined by commas.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    bodies: dict[UUID, bytes] = field(default_factory=dict)
+    claimed: int = 0
+
+
+def destinations(store: Store, pipeline_id: int, wanted: Iterable[Destination]) -> dict[str, Destination]:
+    """Write down where the entries of each route go; returns them by route, with their numbers. Safe to repeat."""
+
+    def work(connection: Connection) -> dict[str, Destination]:
+        return {one.route: _destination(connection, pipeline_id, one) for one in wanted}
+
+    return store.transaction(work)
+
+
+def _destination(connection: Connection, pipeline_id: int, wanted: Destination) -> Destination:
+    values = (pipeline_id, wanted.route, wanted.job, wanted.queue, wanted.bucket, wanted.prefix)
+    columns = "(pipeline_id, route, job, queue, bucket, prefix)"
+    find = f"SELECT id FROM destinations WHERE {columns} = (%s, %s, %s, %s, %s, %s)"  # noqa: S608 - constants only
+    found = connection.execute(find, values).fetchone()
+    if found is None:
+        insert = f"INSERT INTO destinations {columns} VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"  # noqa: S608
+        connection.execute(insert, values)
+        found = connection.execute(find, values).fetchone()
+    assert found is not None, "it was just inserted"
+    return msgspec.structs.replace(wanted, id=int(found[0]))
+
+
+def open_entries(
+    store: Store, tenure: Tenure, groups: Sequence[Group], by_route: Mapping[str, Destination], generation: int = 0
+) -> Opened:
+    """Claim the groups' records and write an entry with its payload for what could be claimed, in one transaction.
+
+    Safe to repeat: the entries' ids are fixed before the first try, so a commit whose answer was lost is recognised.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's; nothing was claimed.
+    """
+    ids = [new_id() for _ in groups]
+
+    def work(connection: Connection) -> Opened:
+        check_fence(connection, tenure)
+        if _exists(connection, ids):
+            return _reload(connection, tenure, ids)
+        mine = _claim(connection, tenure, ids, groups, generation)
+        opened = Opened()
+        for entry_id, group in zip(ids, groups, strict=True):
+            records = group.records if mine is None else [one for one in group.records if _occurrence(one) in mine]
+            if records:
+                entry = _entry(tenure, entry_id, group, [one.body for one in records], by_route, generation)
+                opened.entries.append(entry)
+                opened.bodies[entry.id] = b",".join(one.body for one in records)
+                opened.claimed += len(records)
+        _insert_entries(connection, tenure, opened.entries, generation)
+        _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
+        return opened
+
+    return store.transaction(work)
+
+
+def _occurrence(record: Record) -> tuple[int, bytes]:
+    return record.booking_ns, utf8(record.record_id)
+
+
+def _claim(
+    connection: Connection, tenure: Tenure, ids: Sequence[UUID], groups: Sequence[Group], generation: int
+) -> set[tuple[int, bytes]] | None:
+    """Claim every record of the groups; returns the occurrences that are now ours, or None when all are."""
+    wanted = [(one, number) for number, group in enumerate(groups, 1) for one in group.records]
+    parameters = {
+        "pipeline_id": tenure.pipeline_id,
+        "generation": generation,
+        "entry_ids": list(ids),
+        "booking_ns": number_array(one.booking_ns for one, _ in wanted),
+        "record_ids": byte_array(utf8(one.record_id) for one, _ in wanted),
+        "entry_nos": number_array(number for _, number in wanted),
+    }
+    rows = connection.execute(sql("open_claims"), parameters).fetchall()
+    return None if len(rows) == len(wanted) else set(rows)
+
+
+def _entry(
+    tenure: Tenure,
+    entry_id: UUID,
+    group: Group,
+    bodies: Sequence[bytes],
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Entry:
+    return _entry_of(tenure, entry_id, group, content_hash(bodies), len(bodies), by_route, generation)
+
+
+def _entry_of(
+    tenure: Tenure,
+    entry_id: UUID,
+    group: Group,
+    content: bytes,
+    records_n: int,
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Entry:
+    return Entry(
+        id=entry_id,
+        pipeline=tenure.pipeline,
+        window=tenure.window,
+        group_digest=group.digest,
+        content_hash=content,
+        idempotency_key=idempotency_key(tenure.pipeline, tenure.window.name, group.digest, content, generation),
+        generation=generation,
+        records_n=records_n,
+        group_json=group.values_json,
+        destination=by_route[group.route],
+    )
+
+
+def _insert_entries(connection: Connection, tenure: Tenure, entries: Sequence[Entry], generation: int) -> None:
+    if not entries:
+        return
+    parameters = {
+        "window_id": tenure.window_id,
+        "run_id": tenure.run_id,
+        "generation": generation,
+        "ids": [entry.id for entry in entries],
+        "destination_ids": number_array(entry.destination.id for entry in entries),
+        "records_n": number_array(entry.records_n for entry in entries),
+        "group_digests": byte_array(entry.group_digest for entry in entries),
+        "content_hashes": byte_array(entry.content_hash for entry in entries),
+        "idempotency_keys": byte_array(entry.idempotency_key for entry in entries),
+        "group_jsons": [entry.group_json.decode() for entry in entries],
+    }
+    connection.execute(sql("open_entries"), parameters)
+
+
+def _insert_parts(connection: Connection, tenure: Tenure, parts: Iterable[tuple[UUID, int, bytes]]) -> None:
+    with connection.cursor() as cursor, cursor.copy(_COPY_PARTS) as copy:
+        copy.set_types(["int8", "uuid", "int4", "bytea"])
+        for entry_id, number, body in parts:
+            copy.write_row((tenure.window_id, entry_id, number, body))
+
+
+def _exists(connection: Connection, ids: Sequence[UUID]) -> bool:
+    query = "SELECT 1 FROM entries WHERE id = ANY(%s::uuid[]) LIMIT 1"
+    return connection.execute(query, (list(ids),)).fetchone() is not None
+
+
+def _reload(connection: Connection, tenure: Tenure, ids: Sequence[UUID], *, bodies: bool = True) -> Opened:
+    just_before = UUID(int=min(one.int for one in ids) - 1)
+    entries = [entry for entry in _unfinished(connection, tenure, just_before, len(ids)) if entry.id in set(ids)]
+    loaded = {entry.id: b",".join(_parts(connection, tenure, entry.id)) for entry in entries} if bodies else {}
+    return Opened(entries, loaded, sum(entry.records_n for entry in entries))
+
+
+def open_streamed(
+    store: Store,
+    tenure: Tenure,
+    group: Group,
+    chunks: Iterable[list[Record]],
+    by_route: Mapping[str, Destination],
+    generation: int = 0,
+) -> Entry | None:
+    """Do what `open_entries` does for one group that is too large to hold, chunk by chunk, in one transaction.
+
+    The lease is locked only at the end, so that it can be renewed in the meantime. Not repeatable, since the chunks
+    are read once; a commit whose answer is lost is looked up all the same.
+
+    Args:
+        group: the group; its own records are not looked at.
+        chunks: its records in payload order.
+
+    Returns:
+        The entry, or None when every record was claimed already.
+    """
+    entry_id = new_id()
+
+    def work(connection: Connection) -> Entry | None:
+        whole, records_n = hashlib.sha256(), 0
+        for number, chunk in enumerate(chunks):
+            part = msgspec.structs.replace(group, records=chunk)
+            mine = _claim(connection, tenure, [entry_id], [part], generation)
+            bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
+            if bodies:
+                records_n += len(bodies)
+                for body in bodies:
+                    whole.update(sha256(body))
+                _insert_parts(connection, tenure, [(entry_id, number, b",".join(bodies))])
+        check_fence(connection, tenure)
+        if not records_n:
+            return None
+        entry = _entry_of(tenure, entry_id, group, whole.digest(), records_n, by_route, generation)
+        _insert_entries(connection, tenure, [entry], generation)
+        return entry
+
+    try:
+        return store.once(work)
+    except UnavailableError:
+        opened = store.transaction(lambda connection: _reload(connection, tenure, [entry_id], bodies=False))
+        if not opened.entries:
+            raise
+        return opened.entries[0]
+
+
+def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
+    """Yield the payload of an unfinished entry part by part, each a few megabytes at the most."""
+    query = (
+        "SELECT part, records_json FROM payload_parts WHERE window_id = %s AND entry_id = %s AND part > %s "
+        "ORDER BY part LIMIT 1"
+    )
+    after = -1
+    while True:
+        parameters = (tenure.window_id, entry.id, after)
+        row = store.transaction(_one_row(query, parameters))
+        if row is None:
+            return
+        after = row[0]
+        yield row[1]
+
+
+def _one_row(query: Any, parameters: tuple[Any, ...]) -> Callable[[Connection], tuple[Any, ...] | None]:
+    return lambda connection: connection.cursor(binary=True).execute(query, parameters).fetchone()
+
+
+def _parts(connection: Connection, tenure: Tenure, entry_id: UUID) -> list[bytes]:
+    query = "SELECT records_json FROM payload_parts WHERE window_id = %s AND entry_id = %s ORDER BY part"
+    rows = connection.cursor(binary=True).execute(query, (tenure.window_id, entry_id)).fetchall()
+    return [row[0] for row in rows]
+
+
+def payload_bytes(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> dict[UUID, int]:
+    """Return how large the payload of each unfinished entry is, in bytes."""
+    query = (
+        "SELECT entry_id, sum(length(records_json)) FROM payload_parts "
+        "WHERE window_id = %s AND entry_id = ANY(%s::uuid[]) GROUP BY entry_id"
+    )
+    parameters = (tenure.window_id, [entry.id for entry in entries])
+    return store.transaction(lambda connection: {one: int(n) for one, n in connection.execute(query, parameters)})
+
+
+def list_unfinished(store: Store, tenure: Tenure, after: UUID | None, limit: int) -> list[Entry]:
+    """List up to `limit` unfinished entries of the window, opened after the one given, in the order of opening."""
+    return store.transaction(lambda connection: _unfinished(connection, tenure, after or _FIRST_ID, limit))
+
+
+def _unfinished(connection: Connection, tenure: Tenure, after: UUID, limit: int) -> list[Entry]:
+    parameters = {"window_id": tenure.window_id, "after": after, "limit": limit}
+    return [_entry_from(row, tenure) for row in connection.execute(sql("unfinished_entries"), parameters)]
+
+
+def _entry_from(row: tuple[Any, ...], tenure: Tenure) -> Entry:
+    entry_id, digest, content, key, generation, records_n, group_json, state, attempts, size, etag, *rest = row
+    *destination, unproven = rest
+    return Entry(
+        id=entry_id,
+        pipeline=tenure.pipeline,
+        window=tenure.window,
+        group_digest=digest,
+        content_hash=content,
+        idempotency_key=key,
+        generation=generation,
+        records_n=records_n,
+        group_json=group_json.encode(),
+        destination=Destination(*destination),
+        state=state,
+        attempts=attempts,
+        unproven=unproven,
+        stored=None if etag is None else StoredObject(size, etag),
+    )
+
+
+def mark_sending(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> list[Entry]:
+    """Mark uploaded entries as being sent, one attempt each; from here on a crash means that the send is unknown.
+
+    Safe to repeat before anything is sent: an attempt of this very run that is already there counts as marked.
+
+    Returns:
+        The entries to send, with their new number of attempts; those that somebody else has moved are left out.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's; nothing may be sent.
+    """
+    parameters = {
+        "fence": tenure.fence,
+        "ids": [entry.id for entry in entries],
+        "attempts": number_array(entry.attempts for entry in entries),
+        "object_bytes": number_array(entry.stored.size_bytes for entry in entries if entry.stored),
+        "object_etags": [entry.stored.etag for entry in entries if entry.stored],
+    }
+
+    def work(connection: Connection) -> set[UUID]:
+        check_fence(connection, tenure)
+        marked = {row[0] for row in connection.execute(sql("mark_sending"), parameters)}
+        missing = [entry for entry in entries if entry.id not in marked]
+        return marked | _already_marked(connection, tenure, missing)
+
+    marked = store.transaction(work)
+    return [
+        msgspec.structs.replace(entry, state="sending", attempts=entry.attempts + 1)
+        for entry in entries
+        if entry.id in marked
+    ]
+
+
+def _already_marked(connection: Connection, tenure: Tenure, entries: Sequence[Entry]) -> set[UUID]:
+    if not entries:
+        return set()
+    query = (
+        "SELECT attempts.entry_id FROM attempts JOIN unnest(%s::uuid[], %s::int[]) AS wanted (entry_id, number) "
+        "ON wanted.entry_id = attempts.entry_id AND wanted.number = attempts.number "
+        "WHERE attempts.fence = %s AND attempts.outcome = 'unknown'"
+    )
+    numbers = number_array(entry.attempts + 1 for entry in entries)
+    rows = connection.execute(query, ([entry.id for entry in entries], numbers, tenure.fence)).fetchall()
+    return {row[0] for row in rows}
+
+
+def record_answers(store: Store, tenure: Tenure, answers: Sequence[tuple[Entry, SendAnswer]]) -> int:
+    """Record what is known of attempts: accepted ones confirm their entries, refused ones make them void and free
+    their claims. By attempt, not by fence: a true answer is never thrown away. Safe to repeat.
+
+    Returns:
+        How many of the entries are confirmed now.
+    """
+
+    def work(connection: Connection) -> int:
+        parameters = {
+            "entry_ids": [entry.id for entry, _ in answers],
+            "numbers": number_array(entry.attempts for entry, _ in answers),
+            "outcomes": [answer.outcome for _, answer in answers],
+            "message_ids": [answer.message_id for _, answer in answers],
+            "errors": [None if answer.error is None else answer.error.replace("\0", "") for _, answer in answers],
+        }
+        connection.execute(sql("record_answers"), parameters)
+        accepted = [entry for entry, answer in answers if answer.outcome == "accepted"]
+        _note_repeated(connection, tenure, accepted)
+        _void_refused(connection, tenure, answers)
+        return len(accepted)
+
+    return store.transaction(work)
+
+
+def _note_repeated(connection: Connection, tenure: Tenure, accepted: Sequence[Entry]) -> None:
+    by_id = {entry.id: entry for entry in accepted}
+    rows = connection.execute(sql("repeated_sends"), {"ids": list(by_id)}).fetchall()
+    repeated = [findings.Repeated(by_id[entry_id], count, age_s) for entry_id, count, age_s in rows]
+    findings.record(connection, tenure, "duplicate", [findings.judge_repeated(one) for one in repeated])
+
+
+def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tuple[Entry, SendAnswer]]) -> None:
+    refused = {entry.id: (entry, answer.error or "") for entry, answer in answers if answer.outcome == "refused"}
+    if not refused:
+        return
+    _void(connection, tenure, list(refused), "refused by the queue")
+    findings.record_refused(connection, tenure, list(refused.values()))
+
+
+def void_entries(store: Store, tenure: Tenure, entries: Sequence[Entry], reason: str) -> None:
+    """Make entries void that were never sent, and free their claims, in one transaction; safe to repeat.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+
+    def work(connection: Connection) -> None:
+        check_fence(connection, tenure)
+        _void(connection, tenure, [entry.id for entry in entries], reason)
+
+    store.transaction(work)
+
+
+def _void(connection: Connection, tenure: Tenure, ids: list[UUID], reason: str) -> None:
+    parameters = {
+        "pipeline_id": tenure.pipeline_id,
+        "start_ns": tenure.window.start_ns,
+        "end_ns": tenure.window.end_ns,
+        "ids": ids,
+        "reason": reason,
+    }
+    connection.execute(sql("void_entries"), parameters)

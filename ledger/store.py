@@ -1,0 +1,133 @@
+"""The one door to the database: connections, transactions, statements from files, and the driver's errors in our words."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, LiteralString, Self, TypeVar, cast
+
+import psycopg
+from psycopg import errors
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine import make_url
+
+from ledger import clock
+from ledger.errors import CorruptError, DispatchLedgerError, UnavailableError
+from ledger.ids import jitter
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_TRIES_MAX = 6
+_FIRST_DELAY_S = 0.1
+_SQL = Path(__file__).parent / "sql"
+# Someone else's locks, or a server that is being stopped or started: the same transaction may succeed a moment later.
+_PASSING = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleInTransactionSessionTimeout,
+)
+
+
+@cache
+def sql(name: str) -> LiteralString:
+    """Return the statement kept in `ledger/sql/<name>.sql`."""
+    return cast("LiteralString", (_SQL / f"{name}.sql").read_text(encoding="utf-8"))
+
+
+def byte_array(values: Iterable[bytes]) -> str:
+    """Return a `bytea[]` as the text that PostgreSQL reads: one string is far cheaper than a list of parameters."""
+    return "{" + ",".join(f'"\\\\x{value.hex()}"' for value in values) + "}"
+
+
+def number_array(values: Iterable[int]) -> str:
+    """Return an `int[]` or `bigint[]` as the text that PostgreSQL reads."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def connect_arguments(url: str) -> dict[str, Any]:
+    """Return the driver's connection arguments for a `postgresql+psycopg://` URL."""
+    _, arguments = PGDialect_psycopg().create_connect_args(make_url(url))
+    return dict(arguments)
+
+
+class Store:
+    """One connection to the ledger, opened when first needed and again after it was lost. Not shared by threads."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and return what it returns.
+
+        When the connection is lost, also while the commit is being answered, or another transaction was in the way,
+        `work` runs again on a new connection, at most six times within about five seconds. So it must be repeatable:
+        it may find that its first try has been committed.
+
+        Raises:
+            UnavailableError: when the database does not come back in time.
+            CorruptError: when a constraint of the ledger refused; this is a bug or a damaged ledger.
+        """
+        delay_s = _FIRST_DELAY_S
+        for tries_left in reversed(range(_TRIES_MAX)):
+            try:
+                return self._transact(work)
+            except psycopg.Error as error:
+                lost = self._connection is None or self._connection.closed or isinstance(error, _PASSING)
+                if not (lost and tries_left):
+                    raise translate(error) from error
+            self.close()
+            clock.wait_s(jitter(delay_s))
+            delay_s *= 2
+        raise AssertionError("the last try returns or raises")
+
+    def once(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction, one try only: for work that cannot be repeated."""
+        try:
+            return self._transact(work)
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        if self._connection is None or self._connection.closed:
+            self._connection = self.connect()
+        with self._connection.transaction():
+            return work(self._connection)
+
+    def connect(self) -> Connection:
+        """Open a connection of its own, which the caller closes; it answers or fails within ten seconds."""
+        arguments = {"connect_timeout": 10, "keepalives_idle": 10, "tcp_user_timeout": 20_000} | connect_arguments(
+            self.url
+        )
+        connection = psycopg.connect(autocommit=True, application_name="dispatch-ledger", **arguments)
+        connection.execute("SET lock_timeout = '60s'; SET timezone = 'UTC'")
+        return connection
+
+
+def translate(error: psycopg.Error) -> DispatchLedgerError:
+    """Say a driver's error in the product's words, on one line."""
+    reason = (error.diag.message_primary or str(error)).strip().splitlines()[0:1]
+    text = reason[0] if reason else type(error).__name__
+    if isinstance(error, errors.UndefinedTable | errors.UndefinedFunction | errors.UndefinedColumn):
+        return UnavailableError(f"the ledger's schema is not this version's: {text}; run: dispatch-ledger db upgrade")
+    if isinstance(error, psycopg.IntegrityError | psycopg.DataError):
+        return CorruptError(f"the ledger refused a write that should be impossible: {text}; nothing of it was kept")
+    return UnavailableError(f"the ledger's database failed: {text}; check ledger.database_url, then run again")
