@@ -1,0 +1,1 @@
+"""From a due record to a confirmed job."""

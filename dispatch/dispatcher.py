@@ -15,13 +15,14 @@ from dispatch.aws.source import DynamoSource
 from dispatch.emit import emit, emit_streamed, recover
 from dispatch.feeders import Streamed, feed
 from dispatch.judging import Rules
-from dispatch.payload import message_overhead_bytes, window_prefix
+from dispatch.payload import message_overhead_bytes
 from dispatch.run import Cancellation, Run
 from ledger import clock, findings, outbox, runs
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
 from ledger.facts import Cause, Destination, Entry, RunCounts, RunOutcome
 from ledger.ids import new_id
 from ledger.instants import Window
+from ledger.keys import window_prefix
 from ledger.leases import LeaseKeeper
 from ledger.settings import Settings
 from ledger.store import Store
@@ -52,7 +53,7 @@ def connect_partners(settings: Settings, endpoint_url: str | None) -> Partners:
     """
     if not settings.objects.bucket:
         raise InputError("objects.bucket is not set: name the S3 bucket that group payloads go to")
-    session = Session(endpoint_url, settings.aws.region)
+    session = Session(endpoint_url, settings.aws.region, embedded=settings.aws.endpoint_url == "embedded")
     # A call must end well before the lease does, and the lease is renewed every third.
     call = timedelta(seconds=min(_CALL_MAX_S, settings.dispatch.lease.total_seconds() / 4))
     source = DynamoSource(session, settings.source, verify_due=settings.dispatch.verify_due)
@@ -171,7 +172,7 @@ class Dispatcher:
             source=self.partners.source,
             objects=self.partners.objects,
             sqs=self.partners.sqs,
-            rules=self._rules(tenure.window),
+            rules=self.rules(tenure.window),
             flow=self.settings.flow,
             page_size=self.settings.dispatch.page_size,
             verify_due=self.settings.dispatch.verify_due,
@@ -189,7 +190,8 @@ class Dispatcher:
             for name, route in self.settings.routes.items()
         ]
 
-    def _rules(self, window: Window) -> Rules:
+    def rules(self, window: Window) -> Rules:
+        """Return what a record of this window is judged by."""
         source = self.settings.source
         room = {
             one.route: self.partners.queues[one.queue].message_bytes_max - self._overhead_bytes(window, one)
@@ -250,7 +252,7 @@ def _guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
     if started.objects_checked:
         return
     destination = next(iter(run.destinations.values()))
-    prefix = window_prefix(destination.prefix, run.tenure.pipeline, run.tenure.window.name)
+    prefix = window_prefix(destination.prefix, run.tenure.pipeline, run.tenure.window)
     if run.objects.has_any(prefix):
         reason = f"no run of it is in the ledger, but objects are already under s3://{destination.bucket}/{prefix}"
         runs.hold_window(run.store, run.tenure, reason)

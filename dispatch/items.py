@@ -1,5 +1,6 @@
 """DynamoDB items: from typed attributes to plain data, to a record id and back to a key. Pure."""
 
+import base64
 from typing import Any
 
 import msgspec
@@ -51,13 +52,27 @@ def plain(value: dict[str, Any]) -> Any:
     raise ValueError(f"unknown attribute type {kind!r}")
 
 
+def with_bytes(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an attribute value with binary as bytes, as the SDK wants to be given it; here it is base64 text."""
+    ((kind, content),) = value.items()
+    if kind == "B":
+        return {kind: base64.b64decode(content)}
+    if kind == "BS":
+        return {kind: [base64.b64decode(member) for member in content]}
+    if kind == "M":
+        return {kind: {name: with_bytes(member) for name, member in content.items()}}
+    if kind == "L":
+        return {kind: [with_bytes(member) for member in content]}
+    return value
+
+
 def plain_item(item: Item) -> dict[str, Any]:
     """Return a whole item as plain data."""
     return {name: plain(value) for name, value in item.items()}
 
 
 def record_id(item: Item, schema: TableSchema) -> str:
-    """Return the table's key as text: one string key as it is, anything else as canonical JSON of the key attributes."""
+    """Return the table's key as text: one string key as it is, else the canonical JSON of the key attributes."""
     if schema.text_key is not None:
         text: str = item[schema.text_key]["S"]
         return text

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from ledger import keys
 from ledger.canonical import ascii_json, canonical_json
 from ledger.facts import Entry
 
@@ -12,15 +13,9 @@ _LONGEST_COUNT = 10**9
 
 
 def object_key(entry: Entry) -> str:
-    """Return the key that an entry's object is stored under; the same content always has the same key."""
-    hour = entry.window.name[:13].replace("-", "/").replace("T", "/")
-    name = f"{entry.content_hash.hex()}-{entry.generation}.json"
-    return f"{entry.destination.prefix}{entry.pipeline}/{hour}/{entry.group_digest.hex()}/{name}"
-
-
-def window_prefix(prefix: str, pipeline: str, window_name: str) -> str:
-    """Return what the keys of all objects of one window begin with."""
-    return f"{prefix}{pipeline}/{window_name[:13].replace('-', '/').replace('T', '/')}/"
+    """Return the key that an entry's object is stored under."""
+    place = keys.window_prefix(entry.destination.prefix, entry.pipeline, entry.window)
+    return keys.object_key(place, entry.group_digest, entry.content_hash, entry.generation)
 
 
 def _document_frame(entry: Entry) -> tuple[bytes, bytes]:

@@ -110,7 +110,7 @@ def _raw(digits: str) -> msgspec.Raw:
 
 
 def ascii_json(canonical: bytes) -> str:
-    """Rewrite canonical JSON in ASCII: every other character becomes `\\uXXXX`. SQS refuses some of them raw."""
+    r"""Rewrite canonical JSON in ASCII: every other character becomes `\uXXXX`. SQS refuses some of them raw."""
     text = canonical.decode("utf-8")
     if text.isascii():
         return text

@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import psycopg
+from psycopg import errors
 
 from ledger.clock import monotonic_s, wait_s
 from ledger.errors import InputError, UnavailableError
@@ -323,7 +325,7 @@ def _initdb(cluster: _Cluster, draft: Path) -> None:
     argv = [program, f"--pgdata={draft}", f"--username={SUPERUSER}", *options]
     done = _run_as(cluster.account, argv, timeout_s=INITDB_WAIT_S)
     if done.returncode != 0:
-        raise UnavailableError(f"initdb failed for '{cluster.data_dir}': {_last_line(done.stderr)}")
+        raise UnavailableError(f"initdb failed for '{cluster.data_dir}': {_reason(done.stderr)}")
 
 
 def _give(folder: Path, account: _Account | None) -> None:
@@ -402,6 +404,7 @@ def _ensure_running(cluster: _Cluster) -> None:
     if _await_answer(cluster, lambda: _find_postmaster(cluster) is not None):
         return
     programs = _runnable_programs(cluster)
+    _check_version(cluster, programs)
     _create_socket_dir(cluster)
     for pause_s in START_PAUSES_S:
         wait_s(pause_s)
@@ -409,6 +412,18 @@ def _ensure_running(cluster: _Cluster) -> None:
         if _start_and_await(cluster, programs):
             return
     raise _not_running(cluster)
+
+
+def _check_version(cluster: _Cluster, programs: Path) -> None:
+    """Refuse programs of another major version before they stumble over the data with a puzzling message."""
+    said = _run_as(cluster.account, [str(programs / "postgres"), "--version"], timeout_s=10).stdout
+    version = re.search(r"\(PostgreSQL\) (\d+)", said)
+    of_data = (cluster.data_dir / "PG_VERSION").read_text().strip()
+    if version is not None and version[1] != of_data:
+        raise InputError(
+            f"'{cluster.data_dir}' was made by PostgreSQL {of_data}, but the programs in '{programs}' are version"
+            f" {version[1]}: set ledger.bin_dir to programs of version {of_data}, or choose another state folder"
+        )
 
 
 def _start_and_await(cluster: _Cluster, programs: Path) -> bool:
@@ -451,9 +466,21 @@ def _connect(cluster: _Cluster) -> psycopg.Connection:
 
 
 def _ensure_database(cluster: _Cluster) -> None:
+    """Create the database; the back end of a client killed just now may still be creating it, so ask again."""
+    deadline_s = monotonic_s() + READY_WAIT_S
     with _connect(cluster) as connection:
-        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone() is None:
-            connection.execute(f"CREATE DATABASE {DATABASE}")
+        while not _has_database(connection):
+            try:
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+            except (errors.DuplicateDatabase, errors.UniqueViolation, errors.ObjectInUse):
+                if monotonic_s() > deadline_s:
+                    raise
+                wait_s(POLL_S)
+
+
+def _has_database(connection: psycopg.Connection) -> bool:
+    found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+    return found is not None
 
 
 def _start(cluster: _Cluster, programs: Path) -> subprocess.Popen[bytes]:
@@ -525,8 +552,8 @@ def _await_end(pid: int, data_dir: Path, wait_max_s: float) -> None:
 
 
 def _not_running(cluster: _Cluster) -> UnavailableError:
-    last_line = _last_line(_read_tail(cluster.log_path))
-    return UnavailableError(f"embedded PostgreSQL does not answer: {last_line} (log: '{cluster.log_path}')")
+    reason = _reason(_read_tail(cluster.log_path))
+    return UnavailableError(f"embedded PostgreSQL does not answer: {reason} (log: '{cluster.log_path}')")
 
 
 def _read_tail(path: Path, tail_bytes: int = 4096) -> str:
@@ -538,9 +565,11 @@ def _read_tail(path: Path, tail_bytes: int = 4096) -> str:
         return f"no log: {error.strerror}"
 
 
-def _last_line(text: str) -> str:
+def _reason(text: str) -> str:
+    """Return the last line that names an error, else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    errors = [line for line in lines if re.search(r"FATAL:|PANIC:|error:|could not", line)]
+    return (errors or lines or ["it said nothing"])[-1]
 
 
 # --- processes ----------------------------------------------------------------------------------------------------

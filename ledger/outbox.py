@@ -342,8 +342,9 @@ def _already_marked(connection: Connection, tenure: Tenure, entries: Sequence[En
 
 
 def record_answers(store: Store, tenure: Tenure, answers: Sequence[tuple[Entry, SendAnswer]]) -> int:
-    """Record what is known of attempts: accepted ones confirm their entries, refused ones make them void and free
-    their claims. By attempt, not by fence: a true answer is never thrown away. Safe to repeat.
+    """Record what is known of attempts: accepted ones confirm their entries, refused ones void them.
+
+    By attempt, not by fence: a true answer is never thrown away. A void entry frees its claims. Safe to repeat.
 
     Returns:
         How many of the entries are confirmed now.

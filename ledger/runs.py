@@ -175,8 +175,8 @@ def write_page(connection: Connection, tenure: Tenure, page: PageFacts, bad: lis
     """Do what `journal_page` does inside a transaction that has more to do."""
     check_fence(connection, tenure)
     insert = (
-        "INSERT INTO pages (run_id, number, cursor_json, next_json, first_time, last_time, evaluated, outside, not_due, "
-        "read_at, staged) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        "INSERT INTO pages (run_id, number, cursor_json, next_json, first_time, last_time, evaluated, outside, "
+        "not_due, read_at, staged) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
     )
     connection.execute(insert, (tenure.run_id, *msgspec.structs.astuple(page)))
     findings.record_bad(connection, tenure, bad)
@@ -202,16 +202,14 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
         )
         before = done.fetchone()
         if before is not None:  # the answer to the first commit was lost
-            finished_at: datetime = before[0]
-            return finished_at
+            return before[0]  # type: ignore[no-any-return]
         check_fence(connection, tenure)
         connection.execute(sql("close_disproved"), tenure.key())
         connection.execute("DELETE FROM staged_records WHERE run_id = %s", (tenure.run_id,))
         completed = connection.execute(sql("complete_run"), tenure.key() | msgspec.structs.asdict(counts)).fetchone()
         if completed is None:
             raise CorruptError(f"window {tenure.window} still has unfinished entries; run it again to finish them")
-        finished_at = completed[0]
-        return finished_at
+        return completed[0]  # type: ignore[no-any-return]
 
     return store.transaction(work)
 

@@ -121,7 +121,8 @@ class RunRow(SQLModel, table=True):
         CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="runs_end_has_outcome"),
         CheckConstraint("outcome <> 'failed' OR error IS NOT NULL", name="runs_failure_has_error"),
         CheckConstraint(
-            "outcome <> 'completed' OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
+            "outcome <> 'completed' "
+            "OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
             name="runs_books_balance",
         ),
     )
@@ -204,7 +205,7 @@ class EntryRow(SQLModel, table=True):
         ),
         CheckConstraint("state <> 'pending' OR attempts = 0", name="entries_pending_untried"),
         CheckConstraint(
-            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND object_etag IS NOT NULL AND object_bytes IS NOT NULL)",
+            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND num_nulls(object_etag, object_bytes) = 0)",
             name="entries_sent_has_object",
         ),
         CheckConstraint("(state = 'confirmed') = (confirmed_at IS NOT NULL)", name="entries_confirmed_has_time"),

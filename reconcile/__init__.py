@@ -1,0 +1,1 @@
+"""Back to the source: what the ledger says against what is there."""

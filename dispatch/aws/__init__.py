@@ -1,0 +1,1 @@
+"""The one door to AWS: record source, object store, queues."""

@@ -15,6 +15,7 @@ from ledger.errors import InputError
 _CONNECT_S = 5
 _READ_S = 20
 _POOL_MAX = 64
+_EMBEDDED_REGION = "us-east-1"
 
 
 class _Page(msgspec.Struct):
@@ -32,7 +33,10 @@ class _Batch(msgspec.Struct):
     UnprocessedKeys: dict[str, dict[str, Any]] = {}
 
 
-_FAST = {"QueryOutput": msgspec.json.Decoder(_Page), "BatchGetItemOutput": msgspec.json.Decoder(_Batch)}
+_FAST: dict[str, msgspec.json.Decoder[Any]] = {
+    "QueryOutput": msgspec.json.Decoder(_Page),
+    "BatchGetItemOutput": msgspec.json.Decoder(_Batch),
+}
 
 
 class _FastParser:
@@ -71,10 +75,11 @@ def _decode_leniently(body: bytes) -> dict[str, Any]:
         "Responses": {},
         "UnprocessedKeys": {},
     }
-    return decoded | json.loads(body)
+    decoded |= json.loads(body)
+    return decoded
 
 
-class _FastParserFactory(ResponseParserFactory):  # type: ignore[misc]
+class _FastParserFactory(ResponseParserFactory):
     def create_parser(self, protocol_name: str) -> Any:
         """Wrap the parser that botocore would use."""
         return _FastParser(super().create_parser(protocol_name))
@@ -86,16 +91,20 @@ class Session:
     Args:
         endpoint_url: None for AWS itself.
         region: None for the default chain.
+        embedded: for the emulator that the product runs: made-up credentials, and a region if none is set.
 
     Raises:
         InputError: when no region is known, or no credentials are found.
     """
 
-    def __init__(self, endpoint_url: str | None, region: str | None) -> None:
+    def __init__(self, endpoint_url: str | None, region: str | None, *, embedded: bool = False) -> None:
         self.endpoint_url = endpoint_url
         with translated("AWS"):
             core = botocore.session.get_session()
             core.register_component("response_parser_factory", _FastParserFactory())
+            if embedded:
+                core.set_credentials("embedded", "embedded")
+                region = region or core.get_config_variable("region") or _EMBEDDED_REGION
             self.boto = boto3.Session(botocore_session=core, region_name=region)
             credentials = self.boto.get_credentials()
         self.region: str = self.boto.region_name or ""
@@ -124,4 +133,5 @@ class Session:
             s3={"addressing_style": "path"} if self.endpoint_url else None,
         )
         with translated(service):
-            return self.boto.client(service, endpoint_url=self.endpoint_url, config=config)
+            client: Any = self.boto.client  # the service is a variable here, which the stubs do not foresee
+            return client(service, endpoint_url=self.endpoint_url, config=config)

@@ -1,6 +1,5 @@
 """The record source: one page of the index at a time, and consistent reads of the base table."""
 
-import base64
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.session import Session
-from dispatch.items import Item, TableSchema, key_of, record_id
+from dispatch.items import Item, TableSchema, key_of, record_id, with_bytes
 from ledger import clock
 from ledger.canonical import canonical_json
 from ledger.errors import CorruptError, InputError, UnavailableError
@@ -63,12 +62,8 @@ def query_ranges(window: Window) -> list[QueryRange]:
     return [QueryRange(start[:10], start[:-1], f"{start[:10]}T24"), QueryRange(end[:10], end[:-1], end)]
 
 
-def _binary_keys(key: dict[str, Any]) -> dict[str, Any]:
-    """The decoded answers keep binary as text; the SDK wants it back as bytes."""
-    return {
-        name: {kind: base64.b64decode(content) if kind == "B" else content for kind, content in value.items()}
-        for name, value in key.items()
-    }
+def _for_sdk(key: Item) -> Item:
+    return {name: with_bytes(value) for name, value in key.items()}
 
 
 class DynamoSource:
@@ -136,7 +131,7 @@ class DynamoSource:
             "Limit": page_size,
         }
         if cursor is not None:
-            request["ExclusiveStartKey"] = _binary_keys(cursor)
+            request["ExclusiveStartKey"] = _for_sdk(cursor)
         with translated(f"reading index {self._settings.index} of {self._settings.table}"):
             answer = self._client.query(**request)
         following = answer["LastEvaluatedKey"] or None
@@ -156,7 +151,7 @@ class DynamoSource:
 
     def _read_chunk(self, record_ids: list[str]) -> dict[str, Item]:
         table = self._settings.table
-        keys = [_binary_keys(key_of(identity, self.schema)) for identity in record_ids]
+        keys = [_for_sdk(key_of(identity, self.schema)) for identity in record_ids]
         found: dict[str, Item] = {}
         delay_s = _FIRST_DELAY_S
         for _ in range(_BATCH_ROUNDS_MAX):
@@ -164,7 +159,7 @@ class DynamoSource:
                 answer = self._client.batch_get_item(RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
             for item in answer["Responses"].get(table, []):
                 found[record_id(item, self.schema)] = item
-            keys = [_binary_keys(key) for key in (answer["UnprocessedKeys"] or {}).get(table, {}).get("Keys", [])]
+            keys = [_for_sdk(key) for key in (answer["UnprocessedKeys"] or {}).get(table, {}).get("Keys", [])]
             if not keys:
                 return found
             clock.wait_s(jitter(delay_s))

@@ -65,7 +65,7 @@ def upgrade() -> None:
         sa.CheckConstraint("state <> 'pending' OR attempts = 0", name="entries_pending_untried"),
         sa.CheckConstraint("state IN ('pending', 'sending', 'confirmed', 'void')", name="entries_state"),
         sa.CheckConstraint(
-            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND object_etag IS NOT NULL AND object_bytes IS NOT NULL)",
+            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND num_nulls(object_etag, object_bytes) = 0)",
             name="entries_sent_has_object",
         ),
         sa.CheckConstraint("generation >= 0", name="entries_generation_not_negative"),
@@ -207,7 +207,8 @@ def upgrade() -> None:
         sa.CheckConstraint("cause IN ('schedule', 'manual', 'reconcile', 'redo')", name="runs_cause"),
         sa.CheckConstraint("flow IN ('full', 'staged', 'paged')", name="runs_flow"),
         sa.CheckConstraint(
-            "outcome <> 'completed' OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
+            "outcome <> 'completed' "
+            "OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
             name="runs_books_balance",
         ),
         sa.CheckConstraint("outcome <> 'failed' OR error IS NOT NULL", name="runs_failure_has_error"),

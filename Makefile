@@ -1,0 +1,59 @@
+# Needs Python >= 3.11 and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV ?= .venv
+FILE ?=
+BIN := $(VENV)/bin
+WORKERS ?= auto
+
+.PHONY: help demo test check format audit bench lock clean
+
+help:
+	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
+	@echo "make test                        every test"
+	@echo "make check                       linters, types, import contracts"
+	@echo "make bench                       what is measured, on this machine"
+
+demo: $(VENV)/.runtime
+	@$(BIN)/dispatch-ledger demo $(if $(FILE),"$(FILE)")
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+audit: $(VENV)/.dev
+	$(BIN)/pip-audit --skip-editable
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench
+
+# A virtual environment of the pinned versions. Each stamp is made anew when what it was made from has changed.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python pyproject.toml requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+# The locks hold for every supported Python and platform; uv resolves them.
+lock:
+	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/python -m pip install --quiet uv
+	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
+	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,413 @@
+"""The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from uuid import UUID
+
+import click
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dispatch.dispatcher import Dispatcher, RunReport
+from dispatch.run import Cancellation
+from dispatch.task import parse_task
+from ledger import clock, history, runs, schema
+from ledger.errors import CancelledError, DispatchLedgerError, InputError
+from ledger.facts import RunCounts
+from ledger.instants import Window, parse_window, window_of_execute_time
+from ledger.settings import CONFIG_NAME, Settings, init_template, load_settings
+from ops import demo as demonstration
+from ops import views, wiring
+
+_TASK_BYTES_MAX = 1024 * 1024
+_WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
+
+
+@dataclass
+class Context:
+    """What stands before the command: which configuration, and for whom to print."""
+
+    config: Path | None = None
+    json: bool = False
+    debug: bool = False
+
+    def settings(self) -> Settings:
+        """Read the configuration; an InputError names what is wrong with it."""
+        return load_settings(self.config)
+
+    @property
+    def console(self) -> Console:
+        """Where people read; everything goes to standard error when a program reads standard output."""
+        return Console(stderr=self.json, soft_wrap=False, highlight=False)
+
+    def print_json(self, document: object) -> None:
+        """Write the one JSON document."""
+        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        sys.stdout.flush()
+
+
+CONTEXT = Context()
+app = typer.Typer(
+    name="dispatch-ledger",
+    help="Dispatch due records to jobs, with a ledger of every promise.",
+    epilog="--config PATH, --json and --debug may stand anywhere. Exit codes: 0 done, 1 failed, 2 usage or "
+    "configuration, 3 done but findings are open, 4 window busy, 5 held for a person, 130/143 cancelled.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db_app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
+show_app = typer.Typer(help="The whole history of one thing, in order of time.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
+app.add_typer(show_app, name="show")
+
+
+@app.callback()
+def options(
+    config: Annotated[Path | None, typer.Option(help=f"Configuration file; {CONFIG_NAME} here by default.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Dispatch due records to jobs, with a ledger of every promise."""
+    CONTEXT.config, CONTEXT.json, CONTEXT.debug = config, json, debug
+
+
+@app.command(epilog="Example: dispatch-ledger init")
+def init() -> None:
+    """Write a commented configuration file; records that were due before this hour stay with the old dispatcher."""
+    path = CONTEXT.config or Path(CONFIG_NAME)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(init_template(clock.utc_now()))
+    except FileExistsError:
+        raise InputError(f"{path} exists already; move it away, or edit it") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; choose another place with --config") from None
+    if CONTEXT.json:
+        CONTEXT.print_json({"config": str(path)})
+    else:
+        CONTEXT.console.print(f"Wrote {path}. Next: set objects.bucket in it, then dispatch-ledger dispatch --due")
+
+
+@app.command(epilog="Example: dispatch-ledger demo bookings.jsonl.gz")
+def demo(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="DynamoDB export lines or JSON lines, gzipped or not; seven records of our own by default."
+        ),
+    ] = None,
+    key: Annotated[str, typer.Option(help="The attribute of FILE that names a record.")] = "Id",
+) -> None:
+    """Run the main job on an emulated AWS and a real PostgreSQL of its own, from start to report."""
+    with _cancellable() as cancellation:
+        story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
+    if CONTEXT.json:
+        CONTEXT.print_json(story.document)
+    _exit(_worst(map(views.run_exit_code, story.reports)))
+
+
+@db_app.command(epilog="Example: dispatch-ledger db upgrade")
+def upgrade() -> None:
+    """Bring the ledger's schema to this version."""
+    with wiring.database(CONTEXT.settings()) as url:
+        before = schema.current_revision(url)
+        after = schema.upgrade(url)
+    _say_schema(before=before, current=after, head=after)
+
+
+@db_app.command(epilog="Example: dispatch-ledger db current")
+def current() -> None:
+    """Show which schema the ledger has, and which this version needs. Exit 1 when they differ."""
+    with wiring.database(CONTEXT.settings()) as url:
+        revision = schema.current_revision(url)
+    _say_schema(current=revision, head=schema.head_revision())
+    _exit(0 if revision == schema.head_revision() else 1)
+
+
+def _say_schema(**revisions: str | None) -> None:
+    if CONTEXT.json:
+        CONTEXT.print_json(revisions)
+    else:
+        CONTEXT.console.print(", ".join(f"{name}: {value or 'no tables'}" for name, value in revisions.items()))
+
+
+@app.command(epilog="Example: dispatch-ledger dispatch --window 2026-09-17T15:00:00Z")
+def dispatch(
+    execute_time: Annotated[str | None, typer.Option(help="The instant the job was started at, RFC 3339.")] = None,
+    task: Annotated[str | None, typer.Option(help="A file with the task's JSON, or - for standard input.")] = None,
+    window: Annotated[str | None, typer.Option(help="The window's start, such as 2026-09-17T15:00:00Z.")] = None,
+    due: Annotated[bool, typer.Option("--due", help="Every closed window not yet dispatched, oldest first.")] = False,
+) -> None:
+    """Find the due records of one window and send each group as one job."""
+    with _cancellable() as cancellation:
+        chosen = _chosen_window(execute_time, task, window, due=due)
+        settings = CONTEXT.settings()
+        with wiring.ledger(settings) as store, _progress() as on_progress:
+            if chosen is not None and not runs.has_ended(store, chosen):
+                raise InputError(f"window {chosen} has not ended yet; dispatch it after {chosen.end_name}")
+            with wiring.dispatcher(settings, store, cancellation, on_progress) as dispatcher:
+                reports = [dispatcher.dispatch(chosen, "manual")] if chosen else _dispatch_due(dispatcher)
+    _report(reports, due=due)
+
+
+def _chosen_window(execute_time: str | None, task: str | None, window: str | None, *, due: bool) -> Window | None:
+    given = [
+        name
+        for name, value in (("--execute-time", execute_time), ("--task", task), ("--window", window))
+        if value is not None
+    ]
+    given += ["--due"] if due else []
+    if len(given) != 1:
+        has = f"got {' and '.join(given)}" if given else "got none"
+        raise InputError(f"give exactly one of --execute-time, --task, --window and --due ({has})")
+    if execute_time is not None:
+        return window_of_execute_time(execute_time)
+    if task is not None:
+        return parse_task(_read_task(task))
+    return None if window is None else parse_window(window)
+
+
+def _read_task(path: str) -> bytes:
+    try:
+        if path == "-":
+            raw = sys.stdin.buffer.read(_TASK_BYTES_MAX + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(_TASK_BYTES_MAX + 1)
+    except OSError as error:
+        raise InputError(f"the task {path!r} cannot be read: {error.strerror}") from None
+    if len(raw) > _TASK_BYTES_MAX:
+        raise InputError(f"the task {path!r} is larger than {_TASK_BYTES_MAX} bytes, which no task is")
+    return raw
+
+
+def _dispatch_due(dispatcher: Dispatcher) -> list[RunReport]:
+    schedule = dispatcher.settings.schedule
+    pipeline = dispatcher.settings.pipeline
+    reports = []
+    for window in runs.owed_windows(dispatcher.store, pipeline, schedule.catch_up, schedule.not_before):
+        reports.append(dispatcher.dispatch(window, "manual"))
+        if reports[-1].outcome == "cancelled":
+            break
+    return reports
+
+
+def _report(reports: list[RunReport], *, due: bool) -> None:
+    if CONTEXT.json:
+        documents = [views.run_document(report) for report in reports]
+        CONTEXT.print_json({"runs": documents} if due else documents[0])
+    elif due:
+        views.show_runs(CONTEXT.console, reports) if reports else CONTEXT.console.print("No closed window is owed.")
+    else:
+        views.show_run(CONTEXT.console, reports[0])
+    for report in reports:
+        if report.error is not None:
+            _say_error(str(report.error))
+            _show_traceback(report.error)
+    _exit(_worst(map(views.run_exit_code, reports)))
+
+
+def _worst(codes: Iterator[int]) -> int:
+    given = set(codes) or {0}
+    return next(code for code in _WORST_FIRST if code in given)
+
+
+@show_app.command("window", epilog="Example: dispatch-ledger show window 2026-09-17T15:00:00Z")
+def show_window(window: Annotated[str, typer.Argument(help="The window's start.")]) -> None:
+    """Tell the story of a window: runs, pages, entries, findings."""
+    chosen, settings = parse_window(window), CONTEXT.settings()
+    with wiring.ledger(settings) as store:
+        story = history.window_history(store, settings.pipeline, chosen)
+    if CONTEXT.json:
+        return CONTEXT.print_json(story)
+    console, totals = CONTEXT.console, story["totals"]
+    facts = [("state", story["state"]), ("held", story.get("held")), ("completed", story.get("completed_at"))]
+    views.show_facts(console, f"window {chosen} · {settings.pipeline}", [*facts, *totals.items()])
+    views.show_rows(
+        console,
+        f"entries ({len(story['entries'])} of {totals['entries']})",
+        story["entries"],
+        {
+            "entry_id": "entry",
+            "state": "state",
+            "group": "group",
+            "job": "job",
+            "records": "records",
+            "attempts": "tries",
+        },
+    )
+    views.show_rows(
+        console,
+        "findings",
+        story["findings"],
+        {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state", "detail": "detail"},
+    )
+    return views.show_events(console, story["events"])
+
+
+@show_app.command("entry", epilog="Example: dispatch-ledger show entry 01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f51")
+def show_entry(entry_id: Annotated[str, typer.Argument(help="The entry's id, as in its message.")]) -> None:
+    """Tell the story of an entry: group, object, records, attempts, findings."""
+    try:
+        chosen = UUID(entry_id)
+    except ValueError:
+        raise InputError(f"{entry_id[:80]!r} is no entry id; it is the entry_id of a message, a UUID") from None
+    settings = CONTEXT.settings()
+    with wiring.ledger(settings) as store:
+        story = history.entry_history(store, settings.pipeline, chosen)
+    if story is None:
+        raise DispatchLedgerError(
+            f"no entry {chosen} in the ledger of pipeline {settings.pipeline}; check id and pipeline"
+        )
+    if CONTEXT.json:
+        return CONTEXT.print_json(story)
+    place = story["object"]
+    shown = ("window", "state", "void_reason", "job", "queue", "records", "generation", "idempotency_key")
+    facts = [(name.replace("_", " "), story[name]) for name in shown]
+    views.show_facts(CONTEXT.console, f"entry {chosen}", [*facts, ("object", f"s3://{place['bucket']}/{place['key']}")])
+    views.show_rows(
+        CONTEXT.console, "records", story["occurrences"], {"record_id": "record", "booking_time": "booked for"}
+    )
+    return views.show_events(CONTEXT.console, story["events"])
+
+
+@show_app.command("record", epilog="Example: dispatch-ledger show record R1")
+def show_record(record_id: Annotated[str, typer.Argument(help="The record's id: its table key.")]) -> None:
+    """Tell the story of a record: occurrences, entries, attempts, findings."""
+    settings = CONTEXT.settings()
+    with wiring.ledger(settings) as store:
+        story = history.record_history(store, settings.pipeline, record_id)
+    if CONTEXT.json:
+        return CONTEXT.print_json(story)
+    if not story["occurrences"] and not story["findings"]:
+        return CONTEXT.console.print(
+            f"Record {views.plain_text(record_id)!r} was never claimed, and no finding names it."
+        )
+    rows = [
+        {"booked": one["booking_time"], "generation": one["generation"]} | (one["entry"] or {})
+        for one in story["occurrences"]
+    ]
+    columns = {"booked": "booked for", "generation": "generation", "state": "state", "job": "job", "entry_id": "entry"}
+    views.show_rows(CONTEXT.console, f"record {views.plain_text(record_id)}", rows, columns)
+    views.show_rows(
+        CONTEXT.console,
+        "findings",
+        story["findings"],
+        {"kind": "kind", "cause": "cause", "state": "state", "detail": "detail"},
+    )
+    return views.show_events(CONTEXT.console, story["events"])
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[RunCounts], None]]:
+    """Show a long run's progress to a person at a terminal, and to nobody else."""
+    if CONTEXT.json or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    numbers = ("pages {task.fields[pages]:,}", "records {task.fields[evaluated]:,}", "jobs {task.fields[jobs]:,}")
+    text = "{task.description} " + " · ".join(numbers)
+    columns = (SpinnerColumn(), BarColumn(bar_width=20), TextColumn(text), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("dispatching", total=None, pages=0, evaluated=0, jobs=0)
+        yield lambda counts: progress.update(
+            task, pages=counts.pages, evaluated=counts.evaluated, jobs=counts.confirmed + counts.recovered
+        )
+
+
+@contextmanager
+def _cancellable() -> Iterator[Cancellation]:
+    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
+    cancellation = Cancellation()
+
+    def ask(number: int, _frame: Any) -> None:
+        if cancellation.asked.is_set():
+            os._exit(128 + number)
+        cancellation.ask(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield cancellation
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def _say_error(message: str) -> None:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+
+
+def _show_traceback(error: BaseException) -> None:
+    if CONTEXT.debug:
+        traceback.print_exception(error)
+
+
+def _hoist(arguments: Sequence[str]) -> list[str]:
+    """Let the options that stand before the command stand anywhere."""
+    front: list[str] = []
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            rest += [argument, *waiting]
+        elif argument in {"--json", "--debug"} or argument.startswith("--config="):
+            front.append(argument)
+        elif argument == "--config":
+            front += [argument, *([value] if (value := next(waiting, None)) is not None else [])]
+        else:
+            rest.append(argument)
+    return front + rest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. An error is one line on standard error, and `{"error"}` where asked."""
+    hoisted = _hoist(sys.argv[1:] if arguments is None else arguments)
+    CONTEXT.config, CONTEXT.json, CONTEXT.debug = None, "--json" in hoisted, "--debug" in hoisted
+    try:
+        code = app(hoisted, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        command = getattr(getattr(error, "ctx", None), "command_path", "dispatch-ledger")
+        return _fail(f"{error.format_message()} Try: {command} --help", error, 2)
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        return _fail("interrupted", error, 130)
+    except CancelledError as error:
+        return _fail(str(error), error, 128 + error.signal_number)
+    except DispatchLedgerError as error:
+        return _fail(str(error), error, error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last line of defence; a person gets one line, not a traceback
+        return _fail(
+            f"unexpected {type(error).__name__}: {error}; please report it with the output of --debug", error, 1
+        )
+
+
+def _fail(message: str, error: BaseException, code: int) -> int:
+    if CONTEXT.json:
+        CONTEXT.print_json({"error": " ".join(message.split())})
+    _say_error(message)
+    _show_traceback(error)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dispatch.dispatcher import RunReport
+from ledger.errors import CancelledError
+from ledger.instants import format_time
+
+_COUNTS = {
+    "evaluated": "returned by the index",
+    "outside": "not in the window, as instants",
+    "not_due": "not waiting any more",
+    "set_aside": "due, but cannot be used (see findings)",
+    "due": "due",
+    "already_claimed": "claimed before, not sent again",
+    "claimed": "claimed by this run",
+    "entries": "jobs opened",
+    "confirmed": "jobs confirmed by their queue",
+    "recovered": "jobs finished that an earlier run left",
+}
+_NO_WRAP = {"window", "state", "entry", "job"}
+_STATE_STYLE = {
+    "completed": "green",
+    "dispatched": "green",
+    "confirmed": "green",
+    "failed": "red",
+    "open": "red",
+    "held": "red",
+    "void": "red",
+    "busy": "yellow",
+    "cancelled": "yellow",
+    "incomplete": "yellow",
+    "pending": "yellow",
+    "sending": "yellow",
+}
+
+
+def styled(state: object) -> Text:
+    """Return a state in its colour."""
+    text = str(state)
+    return Text(text, style=_STATE_STYLE.get(text, ""))
+
+
+def plain_text(value: object) -> str:
+    """Return a value for a table cell, with control characters made visible: nothing in it may steer the terminal."""
+    text = "" if value is None else value if isinstance(value, str) else str(value)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
+    )
+
+
+def run_document(report: RunReport) -> dict[str, Any]:
+    """Return a run's report as the document of `dispatch --json`."""
+    return {
+        "run_id": str(report.run_id),
+        "pipeline": report.pipeline,
+        "window": {"start": report.window.name, "end": report.window.end_name},
+        "flow": report.flow,
+        "page_size": report.page_size,
+        "outcome": report.outcome,
+        "cause": report.cause,
+        **msgspec.structs.asdict(report.counts),
+        "started_at": format_time(report.started_at),
+        "finished_at": format_time(report.finished_at),
+        "error": None if report.error is None else str(report.error),
+    }
+
+
+def run_exit_code(report: RunReport) -> int:
+    """Return the exit code that a run's outcome stands for."""
+    if report.outcome == "completed":
+        return 3 if report.open_findings else 0
+    if isinstance(report.error, CancelledError):
+        return 128 + report.error.signal_number
+    return {"busy": 4, "held": 5}.get(report.outcome, 1)
+
+
+def show_run(console: Console, report: RunReport) -> None:
+    """Print what a run did."""
+    title = Text.assemble("window ", (report.window.name, "bold"), " · ", report.flow, " · ", styled(report.outcome))
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
+    counts = msgspec.structs.asdict(report.counts)
+    table.add_row("pages read", str(counts["pages"]), "")
+    for name, meaning in _COUNTS.items():
+        indent = "  " if name in {"outside", "not_due", "set_aside", "already_claimed", "claimed"} else ""
+        table.add_row(indent + name.replace("_", " "), f"{counts[name]:,}", Text(meaning, style="dim"))
+    if report.open_findings:
+        table.add_row(
+            "open findings", Text(str(report.open_findings), style="red"), Text("of this window", style="dim")
+        )
+    table.columns[1].justify = "right"
+    console.print(table)
+
+
+def show_runs(console: Console, reports: Iterable[RunReport]) -> None:
+    """Print one line a run."""
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("window", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    for name in ("due", "already_claimed", "claimed", "confirmed", "recovered", "findings"):
+        table.add_column(name.replace("_", " "), justify="right")
+    for report in reports:
+        counts = report.counts
+        numbers = (counts.due, counts.already_claimed, counts.claimed, counts.confirmed, counts.recovered)
+        cells = [*(f"{number:,}" for number in numbers), str(report.open_findings)]
+        table.add_row(report.window.name, styled(report.outcome), *cells)
+    console.print(table)
+
+
+def show_facts(console: Console, title: str, facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values below each other; values of None are left out."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
+    for name, value in facts:
+        if value is not None:
+            table.add_row(Text(name, style="dim"), styled(plain_text(value)))
+    console.print(table)
+
+
+def show_rows(console: Console, title: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Print rows as a table; `columns` maps a row's key to its heading. Nothing is printed without rows."""
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    for heading in columns.values():
+        table.add_column(heading, overflow="fold", no_wrap=heading in _NO_WRAP)
+    for row in rows:
+        cells = [_readable(row.get(name)) for name in columns]
+        table.add_row(
+            *(styled(cell) if name == "state" else Text(cell) for name, cell in zip(columns, cells, strict=True))
+        )
+    console.print(table)
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, msgspec.Raw):
+        return plain_text(bytes(value).decode())
+    return plain_text(value)
+
+
+def show_events(console: Console, events: list[dict[str, Any]]) -> None:
+    """Print a story, one event a line, in order of time."""
+    table = Table(title="history", title_justify="left", show_header=False, box=None, padding=(0, 1))
+    for event in events:
+        rest = ", ".join(f"{name} {plain_text(value)}" for name, value in event.items() if _is_detail(name, value))
+        table.add_row(Text(event["at"], style="dim"), event["event"], Text(rest, style="dim", overflow="fold"))
+    if events:
+        console.print(table)
+
+
+def _is_detail(name: str, value: object) -> bool:
+    return name not in {"at", "event"} and value is not None

@@ -1,0 +1,69 @@
+"""The composition root: from settings to a ledger, an AWS endpoint, and a dispatcher that holds both."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dispatch.aws.embedded import embedded_aws
+from dispatch.dispatcher import Dispatcher, connect_partners
+from dispatch.run import Cancellation
+from ledger import schema
+from ledger.embedded import embedded_postgres
+from ledger.facts import RunCounts
+from ledger.settings import Settings
+from ledger.store import Store
+
+EMBEDDED = "embedded"
+
+
+@contextmanager
+def database(settings: Settings) -> Iterator[str]:
+    """Yield the URL of the ledger's database, started first when it is embedded; its schema is not looked at."""
+    if settings.ledger.database_url == EMBEDDED:
+        with embedded_postgres(settings.state_dir, settings.ledger.bin_dir) as url:
+            yield url
+    else:
+        yield settings.ledger.database_url
+
+
+@contextmanager
+def ledger(settings: Settings) -> Iterator[Store]:
+    """Yield the ledger; an embedded one is upgraded by itself, any other must be at this version's schema.
+
+    Raises:
+        UnavailableError: when it cannot be reached, or its schema is not this version's.
+    """
+    with database(settings) as url:
+        if settings.ledger.database_url == EMBEDDED:
+            if schema.current_revision(url) != schema.head_revision():
+                schema.upgrade(url)
+        else:
+            schema.require_head(url)
+        with Store(url) as store:
+            yield store
+
+
+@contextmanager
+def aws_endpoint(settings: Settings) -> Iterator[str | None]:
+    """Yield the endpoint of all AWS services, None for AWS itself; the emulator is started when it is embedded."""
+    if settings.aws.endpoint_url == EMBEDDED:
+        with embedded_aws(settings.state_dir) as url:
+            yield url
+    else:
+        yield settings.aws.endpoint_url
+
+
+@contextmanager
+def dispatcher(
+    settings: Settings, store: Store, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
+) -> Iterator[Dispatcher]:
+    """Yield a dispatcher whose table, index, bucket and queues have been found.
+
+    Raises:
+        InputError: when one of them is missing or does not fit.
+    """
+    with aws_endpoint(settings) as endpoint:
+        partners = connect_partners(settings, endpoint)
+        holder = f"{socket.gethostname()}, process {os.getpid()}"
+        yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
