@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from dispatch.aws.objects import S3Objects
 from dispatch.aws.queues import Queue, SqsQueues
@@ -27,6 +28,7 @@ from ledger.leases import LeaseKeeper
 from ledger.settings import Settings
 from ledger.store import Store
 
+LOG = structlog.get_logger(__name__)
 _CALL_MAX_S = 15.0
 
 
@@ -125,7 +127,10 @@ class Dispatcher:
             report.finished_at = clock.utc_now()
             return report
         report.started_at = started.started_at
-        self._work(started, report)
+        with structlog.contextvars.bound_contextvars(window=window.name, run_id=str(request.run_id)):
+            LOG.info("run started", flow=request.flow, cause=cause, fence=started.tenure.fence)
+            self._work(started, report)
+            LOG.info("run ended", outcome=report.outcome, **msgspec.structs.asdict(report.counts))
         return report
 
     def _request(self, window: Window, cause: Cause) -> runs.RunRequest:

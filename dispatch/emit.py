@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from dispatch.aws.objects import Upload
 from dispatch.aws.queues import Message
@@ -18,6 +19,7 @@ from ledger.errors import UnavailableError
 from ledger.facts import Entry, Record, SendAnswer, StoredObject
 from ledger.ids import jitter
 
+LOG = structlog.get_logger(__name__)
 _SEND_TRIES_MAX = 5
 _FIRST_DELAY_S = 0.2
 _RECOVER_MAX = 200
@@ -30,7 +32,7 @@ def emit(run: Run, candidates: Sequence[Record]) -> None:
     due, repeated = distinct(verify(run, candidates))
     groups = group_records(due, run.rules)
     run.checkpoint()
-    opened = outbox.open_entries(run.store, run.tenure, groups, run.destinations)
+    opened = outbox.open_entries(run.store, run.tenure, groups, run.destinations) if groups else outbox.Opened()
     run.counts.entries += len(opened.entries)
     run.counts.claimed += opened.claimed
     run.counts.already_claimed += repeated + len(due) - opened.claimed
@@ -82,6 +84,8 @@ def finish(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) -> 
     Raises:
         UnavailableError: when some could not be sent after bounded tries; the ledger knows which.
     """
+    if not entries:
+        return 0
     waiting = _upload(run, entries, bodies)
     confirmed = 0
     delay_s = _FIRST_DELAY_S
@@ -96,6 +100,7 @@ def finish(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) -> 
             break
         if not waiting:
             return confirmed
+        LOG.info("sends are tried again", messages=len(waiting), reason=open_ended[0].error)
         run.checkpoint()
         clock.wait_s(jitter(delay_s), run.cancellation.asked)
         delay_s *= 2
@@ -178,6 +183,7 @@ def recover(run: Run) -> None:
             run.checkpoint()
             if run.verify_due and not entry.unproven and not still_due(run, entry):
                 outbox.void_entries(run.store, run.tenure, [entry], "no longer due before it was sent")
+                LOG.info("entry is void", entry_id=str(entry.id), reason="no longer due before it was sent")
                 continue
             if batch and held_bytes + sizes[entry.id] > _HOLD_BYTES_MAX:
                 run.counts.recovered += _finish_from_ledger(run, batch, sizes)

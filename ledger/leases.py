@@ -5,10 +5,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+import structlog
+
 from ledger import clock
 from ledger.errors import DispatchLedgerError, LeaseLostError
 from ledger.instants import Window
 from ledger.store import Connection, Store, sql
+
+LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,10 @@ class LeaseKeeper:
                 asked_s = clock.monotonic_s()
                 try:
                     held = store.transaction(self._renew)
-                except DispatchLedgerError:
-                    continue  # the main thread will meet the same database; the lease runs out by itself
+                except DispatchLedgerError as error:
+                    # The main thread will meet the same database; meanwhile the lease may run out by itself.
+                    LOG.info("lease was not renewed", window=self.tenure.window.name, reason=str(error))
+                    continue
                 if not held:
                     self._lost.set()
                     return

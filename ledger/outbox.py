@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -66,10 +67,11 @@ def open_entries(
         LeaseLostError: when the window is no longer this run's; nothing was claimed.
     """
     ids = [new_id() for _ in groups]
+    tries = count()
 
     def work(connection: Connection) -> Opened:
         check_fence(connection, tenure)
-        if _exists(connection, ids):
+        if next(tries) and _exists(connection, ids):
             return _reload(connection, tenure, ids)
         mine = _claim(connection, tenure, ids, groups, generation)
         opened = Opened()
@@ -80,8 +82,9 @@ def open_entries(
                 opened.entries.append(entry)
                 opened.bodies[entry.id] = b",".join(one.body for one in records)
                 opened.claimed += len(records)
-        _insert_entries(connection, tenure, opened.entries, generation)
-        _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
+        if opened.entries:
+            _insert_entries(connection, tenure, opened.entries, generation)
+            _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
         return opened
 
     return store.transaction(work)
@@ -143,8 +146,6 @@ def _entry_of(
 
 
 def _insert_entries(connection: Connection, tenure: Tenure, entries: Sequence[Entry], generation: int) -> None:
-    if not entries:
-        return
     parameters = {
         "window_id": tenure.window_id,
         "run_id": tenure.run_id,

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, LiteralString, Self, TypeVar, cast
 
 import psycopg
+import structlog
 from psycopg import errors
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import make_url
@@ -16,6 +17,7 @@ from ledger import clock
 from ledger.errors import CorruptError, DispatchLedgerError, UnavailableError
 from ledger.ids import jitter
 
+LOG = structlog.get_logger(__name__)
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -95,6 +97,7 @@ class Store:
                 lost = self._connection is None or self._connection.closed or isinstance(error, _PASSING)
                 if not (lost and tries_left):
                     raise translate(error) from error
+                LOG.info("transaction is tried again", reason=str(translate(error)), tries_left=tries_left)
             self.close()
             clock.wait_s(jitter(delay_s))
             delay_s *= 2

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
-import click
 import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typer.exceptions import TyperException
 
 from dispatch.dispatcher import Dispatcher, RunReport
 from dispatch.run import Cancellation
@@ -26,7 +26,7 @@ from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, Settings, init_template, load_settings
 from ops import demo as demonstration
-from ops import views, wiring
+from ops import logs, views, wiring
 
 _TASK_BYTES_MAX = 1024 * 1024
 _WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
@@ -59,8 +59,8 @@ CONTEXT = Context()
 app = typer.Typer(
     name="dispatch-ledger",
     help="Dispatch due records to jobs, with a ledger of every promise.",
-    epilog="--config PATH, --json and --debug may stand anywhere. Exit codes: 0 done, 1 failed, 2 usage or "
-    "configuration, 3 done but findings are open, 4 window busy, 5 held for a person, 130/143 cancelled.",
+    epilog="--config PATH, --json, --debug and --log-level may stand anywhere. Exit codes: 0 done, 1 failed, "
+    "2 usage or configuration, 3 done but findings are open, 4 window busy, 5 held for a person, 130/143 cancelled.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -77,9 +77,13 @@ def options(
     config: Annotated[Path | None, typer.Option(help=f"Configuration file; {CONFIG_NAME} here by default.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    log_level: Annotated[
+        str, typer.Option(help="What to log on standard error: debug, info, warning, error.")
+    ] = "warning",
 ) -> None:
     """Dispatch due records to jobs, with a ledger of every promise."""
     CONTEXT.config, CONTEXT.json, CONTEXT.debug = config, json, debug
+    logs.configure(log_level)
 
 
 @app.command(epilog="Example: dispatch-ledger init")
@@ -153,11 +157,10 @@ def dispatch(
     with _cancellable() as cancellation:
         chosen = _chosen_window(execute_time, task, window, due=due)
         settings = CONTEXT.settings()
-        with wiring.ledger(settings) as store, _progress() as on_progress:
-            if chosen is not None and not runs.has_ended(store, chosen):
+        with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
+            if chosen is not None and not runs.has_ended(dispatcher.store, chosen):
                 raise InputError(f"window {chosen} has not ended yet; dispatch it after {chosen.end_name}")
-            with wiring.dispatcher(settings, store, cancellation, on_progress) as dispatcher:
-                reports = [dispatcher.dispatch(chosen, "manual")] if chosen else _dispatch_due(dispatcher)
+            reports = [dispatcher.dispatch(chosen, "manual")] if chosen else _dispatch_due(dispatcher)
     _report(reports, due=due)
 
 
@@ -364,10 +367,13 @@ def _hoist(arguments: Sequence[str]) -> list[str]:
     for argument in waiting:
         if argument == "--":
             rest += [argument, *waiting]
-        elif argument in {"--json", "--debug"} or argument.startswith("--config="):
+        elif argument in {"--json", "--debug"} or argument.startswith(("--config=", "--log-level=")):
             front.append(argument)
-        elif argument == "--config":
-            front += [argument, *([value] if (value := next(waiting, None)) is not None else [])]
+        elif argument in {"--config", "--log-level"}:
+            value = next(waiting, None)
+            if value is None:
+                raise InputError(f"{argument} needs a value; see: dispatch-ledger --help")
+            front += [argument, value]
         else:
             rest.append(argument)
     return front + rest
@@ -375,18 +381,14 @@ def _hoist(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. An error is one line on standard error, and `{"error"}` where asked."""
-    hoisted = _hoist(sys.argv[1:] if arguments is None else arguments)
-    CONTEXT.config, CONTEXT.json, CONTEXT.debug = None, "--json" in hoisted, "--debug" in hoisted
+    given = sys.argv[1:] if arguments is None else arguments
+    CONTEXT.config, CONTEXT.json, CONTEXT.debug = None, "--json" in given, "--debug" in given
     try:
-        code = app(hoisted, standalone_mode=False)
+        code = app(_hoist(given), standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return 2
-    except click.ClickException as error:
-        command = getattr(getattr(error, "ctx", None), "command_path", "dispatch-ledger")
-        return _fail(f"{error.format_message()} Try: {command} --help", error, 2)
-    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+    except TyperException as error:
+        return _usage(error)
+    except (typer.Abort, KeyboardInterrupt) as error:
         return _fail("interrupted", error, 130)
     except CancelledError as error:
         return _fail(str(error), error, 128 + error.signal_number)
@@ -399,6 +401,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(
             f"unexpected {type(error).__name__}: {error}; please report it with the output of --debug", error, 1
         )
+
+
+def _usage(error: TyperException) -> int:
+    """Say what was wrong with the words; where only a command was missing, its help has been shown instead."""
+    message = error.format_message().strip().rstrip(".")
+    if not message and not CONTEXT.json:
+        return 2
+    command = getattr(getattr(error, "ctx", None), "command_path", "dispatch-ledger")
+    return _fail(f"{message or 'Missing command'}; see: {command} --help", error, 2)
 
 
 def _fail(message: str, error: BaseException, code: int) -> int:

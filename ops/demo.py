@@ -58,6 +58,7 @@ def run(
         as_file(files("ops") / "seed" / "seven.jsonl") as seed,
         tempfile.TemporaryDirectory(prefix="dispatch-ledger-") as folder,
     ):
+        Path(folder).chmod(0o711)  # a server that may not run as root passes through, and sees nothing but its own
         source = file or seed
         look = _look(source, settings, key_name)
         windows = look.windows if file else [window_of_execute_time(SEED_EXECUTE_TIME)]

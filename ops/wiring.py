@@ -56,14 +56,16 @@ def aws_endpoint(settings: Settings) -> Iterator[str | None]:
 
 @contextmanager
 def dispatcher(
-    settings: Settings, store: Store, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
+    settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
 ) -> Iterator[Dispatcher]:
-    """Yield a dispatcher whose table, index, bucket and queues have been found.
+    """Yield a dispatcher whose table, index, bucket and queues have been found, and whose ledger is ready.
 
     Raises:
-        InputError: when one of them is missing or does not fit.
+        InputError: when one of them is missing or does not fit; the ledger has not been touched then.
+        UnavailableError: when AWS or the ledger does not answer.
     """
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
-        holder = f"{socket.gethostname()}, process {os.getpid()}"
-        yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
+        with ledger(settings) as store:
+            holder = f"{socket.gethostname()}, process {os.getpid()}"
+            yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
