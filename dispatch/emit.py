@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -9,7 +10,7 @@ import structlog
 
 from dispatch.aws.objects import Upload
 from dispatch.aws.queues import Message
-from dispatch.feeders import Streamed
+from dispatch.feeders import BATCH_RECORDS_MAX, Streamed
 from dispatch.grouping import distinct, group_of, group_records
 from dispatch.payload import document, document_parts, message_body, object_key
 from dispatch.run import Run
@@ -36,32 +37,38 @@ def emit(run: Run, candidates: Sequence[Record]) -> None:
     run.counts.entries += len(opened.entries)
     run.counts.claimed += opened.claimed
     run.counts.already_claimed += repeated + len(due) - opened.claimed
-    run.counts.confirmed += finish(run, opened.entries, opened.bodies)
+    finish(run, opened.entries, opened.bodies, "confirmed")
     run.progress()
 
 
 def emit_streamed(run: Run, streamed: Streamed) -> None:
-    """Send one group that is too large to hold, as one job; what turns out to belong elsewhere follows as a batch."""
+    """Send one group that is too large to hold, as one job; what turns out to belong elsewhere follows in batches."""
     strays: list[Record] = []
-    due_before = run.counts.due
+    before = msgspec.structs.replace(run.counts)
+
+    def chunks() -> Iterator[list[Record]]:
+        run.counts.due, run.counts.not_due = before.due, before.not_due  # a repeat counts anew
+        run.counts.set_aside = before.set_aside
+        strays.clear()
+        return _in_place(run, streamed, strays)
+
     group = group_of([streamed.first], run.rules)
-    entry = outbox.open_streamed(run.store, run.tenure, group, _in_place(run, streamed, strays), run.destinations)
+    entry = outbox.open_streamed(run.store, run.tenure, group, chunks, run.destinations)
     claimed = entry.records_n if entry else 0
+    run.counts.due -= len(strays)  # emit counts them anew
     run.counts.claimed += claimed
-    run.counts.already_claimed += run.counts.due - due_before - claimed - len(strays)
+    run.counts.already_claimed += run.counts.due - before.due - claimed
     if entry is not None:
         run.counts.entries += 1
-        run.counts.confirmed += finish(run, [entry], {})
-    for at in range(0, len(strays), _RECOVER_MAX):
-        part = strays[at : at + _RECOVER_MAX]
-        run.counts.due -= len(part)  # emit counts them anew
-        emit(run, part)
+        finish(run, [entry], {}, "confirmed")
+    for at in range(0, len(strays), BATCH_RECORDS_MAX):
+        emit(run, strays[at : at + BATCH_RECORDS_MAX])
     run.progress()
 
 
 def _in_place(run: Run, streamed: Streamed, strays: list[Record]) -> Iterator[list[Record]]:
     """Verify a large group chunk by chunk; a record whose group, order or time has changed since is put aside."""
-    for chunk in streamed.chunks:
+    for chunk in streamed.chunks():
         run.checkpoint()
         kept: list[Record] = []
         for before, now in verify_each(run, chunk):
@@ -75,31 +82,34 @@ def _in_place(run: Run, streamed: Streamed, strays: list[Record]) -> Iterator[li
         yield distinct(kept)[0]
 
 
-def finish(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) -> int:
-    """Bring opened entries to their end; returns how many are confirmed.
+def finish(
+    run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes], count_as: Literal["confirmed", "recovered"]
+) -> None:
+    """Bring opened entries to their end: stored, sent, confirmed.
 
     Args:
         bodies: the entries' records as JSON; an entry that has none here is streamed from the ledger.
+        count_as: where the books count those that are confirmed.
 
     Raises:
         UnavailableError: when some could not be sent after bounded tries; the ledger knows which.
     """
     if not entries:
-        return 0
+        return
     waiting = _upload(run, entries, bodies)
-    confirmed = 0
     delay_s = _FIRST_DELAY_S
     for _ in range(_SEND_TRIES_MAX):
         run.checkpoint()
         marked = outbox.mark_sending(run.store, run.tenure, waiting)
         answers = _send(run, marked)
-        confirmed += outbox.record_answers(run.store, run.tenure, answers)
+        confirmed = outbox.record_answers(run.store, run.tenure, answers)
+        setattr(run.counts, count_as, getattr(run.counts, count_as) + confirmed)
         waiting = [_tried(entry, answer) for entry, answer in answers if _may_try_again(entry, answer)]
         open_ended = [answer for _, answer in answers if answer.outcome in {"failed", "unknown"}]
         if len(open_ended) > len(waiting):
             break
         if not waiting:
-            return confirmed
+            return
         LOG.info("sends are tried again", messages=len(waiting), reason=open_ended[0].error)
         run.checkpoint()
         clock.wait_s(jitter(delay_s), run.cancellation.asked)
@@ -186,19 +196,19 @@ def recover(run: Run) -> None:
                 LOG.info("entry is void", entry_id=str(entry.id), reason="no longer due before it was sent")
                 continue
             if batch and held_bytes + sizes[entry.id] > _HOLD_BYTES_MAX:
-                run.counts.recovered += _finish_from_ledger(run, batch, sizes)
+                _finish_from_ledger(run, batch, sizes)
                 batch, held_bytes = [], 0
             batch.append(entry)
             held_bytes += sizes[entry.id]
         if batch:
-            run.counts.recovered += _finish_from_ledger(run, batch, sizes)
+            _finish_from_ledger(run, batch, sizes)
     run.progress()
 
 
-def _finish_from_ledger(run: Run, entries: Sequence[Entry], sizes: Mapping[UUID, int]) -> int:
+def _finish_from_ledger(run: Run, entries: Sequence[Entry], sizes: Mapping[UUID, int]) -> None:
     bodies = {
         entry.id: b",".join(outbox.iter_parts(run.store, run.tenure, entry))
         for entry in entries
         if sizes[entry.id] <= _HOLD_BYTES_MAX
     }
-    return finish(run, entries, bodies)
+    finish(run, entries, bodies, "recovered")

@@ -1,7 +1,9 @@
 """Three ways to yield batches of whole groups: `full`, `staged` and `paged`. Nothing else tells the flows apart."""
 
-from collections.abc import Iterable, Iterator
-from itertools import chain, groupby
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from itertools import groupby
 from operator import attrgetter
 
 import msgspec
@@ -22,11 +24,11 @@ class Streamed(msgspec.Struct, frozen=True):
 
     Attributes:
         first: its first record.
-        chunks: all of its records in payload order, a bounded number at a time; to be read once, to the end.
+        chunks: starts to read all of its records in payload order, a bounded number at a time; may be called again.
     """
 
     first: Record
-    chunks: Iterator[list[Record]]
+    chunks: Callable[[], Iterator[list[Record]]]
 
 
 Batch = list[Record] | Streamed
@@ -47,8 +49,7 @@ def _full(run: Run) -> Iterator[Batch]:
         sifted = sift(run, page)
         runs.journal_page(run.store, run.tenure, sifted.facts, sifted.bad)
         records += sifted.candidates
-    records.sort(key=attrgetter("group_key", "order_key"))
-    yield from cut_batches(records)
+    yield from _in_memory(records)
 
 
 def _paged(run: Run) -> Iterator[Batch]:
@@ -56,8 +57,7 @@ def _paged(run: Run) -> Iterator[Batch]:
     for page in _pages(run):
         sifted = sift(run, page)
         runs.journal_page(run.store, run.tenure, sifted.facts, sifted.bad)
-        records = sorted(sifted.candidates, key=attrgetter("group_key", "order_key"))
-        yield from cut_batches(records)
+        yield from _in_memory(sifted.candidates)
         runs.finish_page(run.store, run.tenure, sifted.facts.number)
 
 
@@ -71,8 +71,8 @@ def _staged(run: Run) -> Iterator[Batch]:
         expected += staged
         run.saw_again(len(sifted.candidates) - staged)
         largest_bytes = max([largest_bytes, *(len(one.body) for one in sifted.candidates)])
-    with staging.read_in_order(run.store, run.tenure, expected, largest_bytes) as records:
-        yield from cut_batches(records)
+    with closing(staging.StagedRecords(run.store, run.tenure, expected, largest_bytes)) as staged_records:
+        yield from cut_batches(staged_records.in_order(), staged_records.of_group)
 
 
 def _pages(run: Run) -> Iterator[SourcePage]:
@@ -143,19 +143,22 @@ def _facts(rules: Rules, number: int, page: SourcePage, outside: int, not_due: i
     )
 
 
-def cut_batches(records: Iterable[Record]) -> Iterator[Batch]:
-    """Cut records, sorted by group and order, into batches of whole groups; a group too large for one is streamed."""
+def cut_batches(records: Iterable[Record], of_group: Callable[[bytes], Iterable[Record]]) -> Iterator[Batch]:
+    """Cut records, sorted by group and order, into batches of whole groups; a group too large for one is streamed.
+
+    Args:
+        of_group: reads one group's records again, in order, given its key.
+    """
     batch: list[Record] = []
     size = 0
-    for _, members in groupby(records, key=_BY_GROUP):
+    for key, members in groupby(records, key=_BY_GROUP):
         chunks = _chunks(members)
         head = next(chunks)
-        following = next(chunks, None)
-        if following is not None:
+        if next(chunks, None) is not None:
             if batch:
                 yield batch
                 batch, size = [], 0
-            yield Streamed(head[0], chain([head, following], chunks))
+            yield Streamed(head[0], partial(_chunks_of, of_group, key))
             continue
         head_size = sum(len(one.body) for one in head)
         if batch and (len(batch) + len(head) > BATCH_RECORDS_MAX or size + head_size > BATCH_BYTES_MAX):
@@ -165,6 +168,15 @@ def cut_batches(records: Iterable[Record]) -> Iterator[Batch]:
         size += head_size
     if batch:
         yield batch
+
+
+def _chunks_of(of_group: Callable[[bytes], Iterable[Record]], key: bytes) -> Iterator[list[Record]]:
+    return _chunks(of_group(key))
+
+
+def _in_memory(records: list[Record]) -> Iterator[Batch]:
+    records.sort(key=attrgetter("group_key", "order_key"))
+    return cut_batches(records, lambda key: (one for one in records if one.group_key == key))
 
 
 def _chunks(members: Iterable[Record]) -> Iterator[list[Record]]:

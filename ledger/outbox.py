@@ -11,7 +11,6 @@ import msgspec
 
 from ledger import findings
 from ledger.canonical import content_hash, idempotency_key, sha256, utf8
-from ledger.errors import UnavailableError
 from ledger.facts import Destination, Entry, Group, Record, SendAnswer, StoredObject
 from ledger.ids import new_id
 from ledger.leases import Tenure, check_fence
@@ -184,27 +183,29 @@ def open_streamed(
     store: Store,
     tenure: Tenure,
     group: Group,
-    chunks: Iterable[list[Record]],
+    chunks: Callable[[], Iterable[list[Record]]],
     by_route: Mapping[str, Destination],
     generation: int = 0,
 ) -> Entry | None:
     """Do what `open_entries` does for one group that is too large to hold, chunk by chunk, in one transaction.
 
-    The lease is locked only at the end, so that it can be renewed in the meantime. Not repeatable, since the chunks
-    are read once; a commit whose answer is lost is looked up all the same.
+    The lease is locked only at the end, so that it can be renewed in the meantime. Safe to repeat like `open_entries`.
 
     Args:
         group: the group; its own records are not looked at.
-        chunks: its records in payload order.
+        chunks: starts to read its records in payload order; called again when the transaction has to be repeated.
 
     Returns:
         The entry, or None when every record was claimed already.
     """
     entry_id = new_id()
+    tries = count()
 
     def work(connection: Connection) -> Entry | None:
+        if next(tries) and _exists(connection, [entry_id]):
+            return _reload(connection, tenure, [entry_id], bodies=False).entries[0]
         whole, records_n = hashlib.sha256(), 0
-        for number, chunk in enumerate(chunks):
+        for number, chunk in enumerate(chunks()):
             part = msgspec.structs.replace(group, records=chunk)
             mine = _claim(connection, tenure, [entry_id], [part], generation)
             bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
@@ -220,13 +221,7 @@ def open_streamed(
         _insert_entries(connection, tenure, [entry], generation)
         return entry
 
-    try:
-        return store.once(work)
-    except UnavailableError:
-        opened = store.transaction(lambda connection: _reload(connection, tenure, [entry_id], bodies=False))
-        if not opened.entries:
-            raise
-        return opened.entries[0]
+    return store.transaction(work)
 
 
 def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
@@ -379,7 +374,8 @@ def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tupl
     refused = {entry.id: (entry, answer.error or "") for entry, answer in answers if answer.outcome == "refused"}
     if not refused:
         return
-    _void(connection, tenure, list(refused), "refused by the queue")
+    # The same message would have been refused before, so a try without an answer was not taken either.
+    _void(connection, tenure, list(refused), "refused by the queue", unless=["accepted"])
     findings.record_refused(connection, tenure, list(refused.values()))
 
 
@@ -392,17 +388,18 @@ def void_entries(store: Store, tenure: Tenure, entries: Sequence[Entry], reason:
 
     def work(connection: Connection) -> None:
         check_fence(connection, tenure)
-        _void(connection, tenure, [entry.id for entry in entries], reason)
+        _void(connection, tenure, [entry.id for entry in entries], reason, unless=["accepted", "unknown"])
 
     store.transaction(work)
 
 
-def _void(connection: Connection, tenure: Tenure, ids: list[UUID], reason: str) -> None:
+def _void(connection: Connection, tenure: Tenure, ids: list[UUID], reason: str, *, unless: list[str]) -> None:
     parameters = {
         "pipeline_id": tenure.pipeline_id,
         "start_ns": tenure.window.start_ns,
         "end_ns": tenure.window.end_ns,
         "ids": ids,
         "reason": reason,
+        "unless": unless,
     }
     connection.execute(sql("void_entries"), parameters)

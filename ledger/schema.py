@@ -7,6 +7,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
@@ -82,6 +83,8 @@ def upgrade(url: str) -> str:
             connection.commit()
     except OperationalError as error:
         raise UnavailableError(f"cannot upgrade the ledger: {error.orig}; check ledger.database_url") from None
+    except CommandError as error:
+        raise UnavailableError(f"cannot upgrade the ledger: {error}; it was made by another version") from None
     return head_revision()
 
 

@@ -1,7 +1,7 @@
 """The external sort of a staged run: records go in page by page, and come back in group and payload order."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from itertools import count
 from uuid import UUID
 
 import msgspec
@@ -67,42 +67,59 @@ def _stage(connection: Connection, run_id: UUID, records: Sequence[Record]) -> i
         return connection.execute(sql("stage_slowly"), parameters).rowcount
 
 
-@contextmanager
-def read_in_order(store: Store, tenure: Tenure, expected: int, largest_bytes: int) -> Iterator[Iterator[Record]]:
-    """Read a run's staged records back in group and payload order, a bounded number at a time.
+class StagedRecords:
+    """Reads a run's staged records back, a bounded number at a time, on a connection of its own.
 
     Args:
         expected: how many were staged; the staging table does not survive a crash of the database, so that is checked.
         largest_bytes: the size of the largest body, which bounds how many are fetched at once.
-
-    Raises:
-        CorruptError: when fewer or more come back.
-        UnavailableError: when the connection is lost.
     """
-    connection = store.connect()
-    try:
-        yield _fetch_in_order(connection, tenure, expected, largest_bytes)
-    except psycopg.Error as error:
-        raise translate(error) from error
-    finally:
-        connection.close()
 
+    def __init__(self, store: Store, tenure: Tenure, expected: int, largest_bytes: int) -> None:
+        self._tenure = tenure
+        self._expected = expected
+        self._rows = min(_ROWS_MAX, max(1, _FETCH_BYTES_MAX // max(1, largest_bytes)))
+        self._cursors = count()
+        self._connection = store.connect()
 
-def _fetch_in_order(connection: Connection, tenure: Tenure, expected: int, largest_bytes: int) -> Iterator[Record]:
-    rows = min(_ROWS_MAX, max(1, _FETCH_BYTES_MAX // max(1, largest_bytes)))
-    query = psycopg.sql.SQL(sql("staged_in_order")).format(run_id=psycopg.sql.Literal(tenure.run_id))
-    connection.execute(query)
-    cursor = connection.cursor(binary=True)
-    got = 0
-    while True:
-        fetched = cursor.execute(f"FETCH {rows:d} FROM staged_in_order").fetchall()
-        for identity, booking_ns, group_key, order_key, body in fetched:
-            got += 1
-            yield Record(identity.decode("utf-8", "surrogatepass"), booking_ns, group_key, order_key, body)
-        if not fetched:
-            break
-    if got != expected:
-        raise CorruptError(
-            f"window {tenure.window}: {expected} records were staged, {got} came back; the database has lost them "
-            "(it restarted in the middle?). Nothing wrong was sent; run the window again",
-        )
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def in_order(self) -> Iterator[Record]:
+        """Yield all of them in group and payload order.
+
+        Raises:
+            CorruptError: when fewer or more come back than were staged.
+            UnavailableError: when the connection is lost.
+        """
+        got = 0
+        for got, record in enumerate(self._fetch("staged_in_order"), 1):  # noqa: B007 - the last number is the count
+            yield record
+        if got != self._expected:
+            raise CorruptError(
+                f"window {self._tenure.window}: {self._expected} records were staged, {got} came back; the database "
+                "has lost them (it restarted in the middle?). Nothing wrong was sent; run the window again",
+            )
+
+    def of_group(self, group_key: bytes) -> Iterator[Record]:
+        """Yield those of one group in payload order, while `in_order` waits; one group at a time.
+
+        Raises:
+            UnavailableError: when the connection is lost.
+        """
+        return self._fetch("staged_group", group_key)
+
+    def _fetch(self, name: str, group_key: bytes = b"") -> Iterator[Record]:
+        at = psycopg.sql.Identifier(f"{name}_{next(self._cursors)}")  # one left open by a broken-off reading is no harm
+        fetch = psycopg.sql.SQL("FETCH {} FROM {}").format(psycopg.sql.Literal(self._rows), at)
+        declare = psycopg.sql.SQL(sql(name)).format(cursor=at, run_id=self._tenure.run_id, group_key=group_key)
+        try:
+            self._connection.execute(declare)
+            cursor = self._connection.cursor(binary=True)
+            while fetched := cursor.execute(fetch).fetchall():
+                for identity, booking_ns, key, order_key, body in fetched:
+                    yield Record(identity.decode("utf-8", "surrogatepass"), booking_ns, key, order_key, body)
+            self._connection.execute(psycopg.sql.SQL("CLOSE {}").format(at))
+        except psycopg.Error as error:
+            raise translate(error) from error

@@ -103,13 +103,6 @@ class Store:
             delay_s *= 2
         raise AssertionError("the last try returns or raises")
 
-    def once(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in one transaction, one try only: for work that cannot be repeated."""
-        try:
-            return self._transact(work)
-        except psycopg.Error as error:
-            raise translate(error) from error
-
     def _transact(self, work: Callable[[Connection], T]) -> T:
         if self._connection is None or self._connection.closed:
             self._connection = self.connect()

@@ -28,7 +28,7 @@ def test_a_statement_says_first_what_it_guarantees(path: Path) -> None:
 
 @pytest.mark.parametrize("path", STATEMENTS, ids=lambda path: path.stem)
 def test_a_statement_is_used(path: Path) -> None:
-    assert any(f'sql("{path.stem}")' in source.read_text() for source in SOURCES)
+    assert any(f'"{path.stem}"' in source.read_text() for source in SOURCES)
 
 
 def test_sql_stands_in_the_ledger_only() -> None:
