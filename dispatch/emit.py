@@ -26,6 +26,8 @@ _FIRST_DELAY_S = 0.2
 _RECOVER_MAX = 200
 _HOLD_BYTES_MAX = 4 * 1024 * 1024
 _STRAYS_MAX = 10_000
+# As many messages as are sent at once: sixteen calls of ten.
+_IN_DOUBT_MAX = 160
 
 
 def emit(run: Run, candidates: Sequence[Record]) -> None:
@@ -96,7 +98,14 @@ def finish(
     """
     if not entries:
         return
-    waiting = _upload(run, entries, bodies)
+    stored = _upload(run, entries, bodies)
+    for at in range(0, len(stored), _IN_DOUBT_MAX):
+        _deliver(run, stored[at : at + _IN_DOUBT_MAX], count_as)
+
+
+def _deliver(run: Run, entries: list[Entry], count_as: Literal["confirmed", "recovered"]) -> None:
+    """Mark, send and confirm entries; a process that dies in here leaves no more than these in doubt."""
+    waiting = entries
     delay_s = _FIRST_DELAY_S
     for _ in range(_SEND_TRIES_MAX):
         run.checkpoint()
@@ -106,10 +115,10 @@ def finish(
         setattr(run.counts, count_as, getattr(run.counts, count_as) + confirmed)
         waiting = [_tried(entry, answer) for entry, answer in answers if _may_try_again(entry, answer)]
         open_ended = [answer for _, answer in answers if answer.outcome in {"failed", "unknown"}]
+        if not open_ended:
+            return
         if len(open_ended) > len(waiting):
             break
-        if not waiting:
-            return
         LOG.info("sends are tried again", messages=len(waiting), reason=open_ended[0].error)
         run.checkpoint()
         clock.wait_s(jitter(delay_s), run.cancellation.asked)

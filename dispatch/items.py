@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ledger.canonical import canonical_json, plain_number
+from ledger.canonical import canonical_json, plain_digits, plain_number
 
 Item = dict[str, dict[str, Any]]
 
@@ -97,4 +97,4 @@ def key_of(identity: str, schema: TableSchema) -> Item:
 
 
 def _key_text(raw: msgspec.Raw, kind: str) -> str:
-    return bytes(raw).decode() if kind == "N" else msgspec.json.decode(raw, type=str)
+    return plain_digits(bytes(raw).decode()) if kind == "N" else msgspec.json.decode(raw, type=str)

@@ -16,6 +16,8 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # The widest exponent that DynamoDB keeps is 10**125; a bound keeps "1E+999999999" from becoming a gigabyte of digits.
 _MAX_EXPONENT = 200
+# An int of this many digits always fits into 64 bits.
+_INT_DIGITS = 18
 
 
 def utf8(text: str) -> bytes:
@@ -45,10 +47,9 @@ def plain_digits(number: str) -> str:
 
 def plain_number(number: str) -> "int | msgspec.Raw":
     """Return what the encoder needs to write `number` digit by digit (an int where that is the same, for speed)."""
-    text = plain_digits(number)
-    if len(text) <= 18 and text.isdigit():
-        return int(text)
-    return msgspec.Raw(text.encode())
+    if len(number) <= _INT_DIGITS and number.isascii() and number.isdigit():
+        return int(number)
+    return msgspec.Raw(plain_digits(number).encode())
 
 
 def canonical_json(value: object) -> bytes:
@@ -58,9 +59,12 @@ def canonical_json(value: object) -> bytes:
     character at or above U+E000, so only then are the members put in order by hand.
     """
     try:
-        return _ENCODER.encode(_utf16_sorted(value) if _needs_utf16_order(value) else value)
+        encoded = _ENCODER.encode(value)
     except UnicodeEncodeError:
         return _encode_slowly(value).encode("utf-8")
+    if encoded.isascii() or not _needs_utf16_order(value):
+        return encoded
+    return _encode_slowly(value).encode("utf-8")
 
 
 def _needs_utf16_order(value: object) -> bool:
@@ -72,11 +76,6 @@ def _needs_utf16_order(value: object) -> bool:
     if isinstance(value, list):
         return any(isinstance(member, dict | list) and _needs_utf16_order(member) for member in value)
     return False
-
-
-def _utf16_sorted(value: object) -> object:
-    """Return `value` encoded so far that no sorting is left to the encoder: every object becomes a Raw."""
-    return msgspec.Raw(_encode_slowly(value).encode("utf-8"))
 
 
 def _encode_slowly(value: object) -> str:

@@ -9,7 +9,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 from sqlmodel import SQLModel
 
@@ -50,6 +50,11 @@ def _engine(url: str) -> Engine:
     return create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 10})
 
 
+def _reason(error: DBAPIError) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def current_revision(url: str) -> str | None:
     """Return the revision of the ledger at `url`, None when it has no tables yet.
 
@@ -60,8 +65,8 @@ def current_revision(url: str) -> str | None:
         with _engine(url).connect() as connection:
             context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
             return context.get_current_revision()
-    except OperationalError as error:
-        raise UnavailableError(f"cannot reach the ledger: {error.orig}; check ledger.database_url") from None
+    except DBAPIError as error:
+        raise UnavailableError(f"cannot reach the ledger: {_reason(error)}; check ledger.database_url") from None
 
 
 def upgrade(url: str) -> str:
@@ -81,8 +86,10 @@ def upgrade(url: str) -> str:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             connection.commit()
-    except OperationalError as error:
-        raise UnavailableError(f"cannot upgrade the ledger: {error.orig}; check ledger.database_url") from None
+    except DBAPIError as error:
+        raise UnavailableError(
+            f"cannot upgrade the ledger: {_reason(error)}; check ledger.database_url and what its user may do"
+        ) from None
     except CommandError as error:
         raise UnavailableError(f"cannot upgrade the ledger: {error}; it was made by another version") from None
     return head_revision()

@@ -1,7 +1,6 @@
 """The object store: bulk uploads through a fast client, everything else through boto3."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +11,12 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
 from dispatch.aws.errors import code_of, translated
+from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
 from ledger.errors import InputError
 from ledger.facts import StoredObject
 
-_UPLOADS_AT_ONCE = 32
+_UPLOADS_AT_ONCE = 64
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 2
 _RETRIES_MAX = 5
@@ -47,17 +47,18 @@ class S3Objects:
         self._session = session
         self._call = call
         self._client = session.client("s3", tries=_RETRIES_MAX, read=call)
-        self._region = self._require_bucket()
         self._stores: dict[str, S3Store] = {}
+        self._store(bucket)
 
-    def _require_bucket(self) -> str:
-        with translated(f"S3 bucket {self.bucket}"):
+    def _region_of(self, bucket: str) -> str:
+        """Find the region of a bucket, which may be another than ours: also one that the settings no longer name."""
+        with translated(f"S3 bucket {bucket}"):
             try:
-                answer = self._client.head_bucket(Bucket=self.bucket)
+                answer = self._client.head_bucket(Bucket=bucket)
             except ClientError as error:
                 if code_of(error) in {"404", "NoSuchBucket"}:
                     raise InputError(
-                        f"S3 bucket {self.bucket!r} does not exist; create it, or mend objects.bucket"
+                        f"S3 bucket {bucket!r} does not exist; create it, or mend objects.bucket"
                     ) from error
                 raise
         return str(answer.get("BucketRegion") or self._session.region)
@@ -67,7 +68,7 @@ class S3Objects:
             options: dict[str, Any] = {"endpoint": self._session.endpoint_url} if self._session.endpoint_url else {}
             self._stores[bucket] = S3Store(
                 bucket,
-                region=self._region,
+                region=self._region_of(bucket),
                 credential_provider=Boto3CredentialProvider(self._session.boto),
                 client_options={
                     "allow_http": True,
@@ -90,10 +91,7 @@ class S3Objects:
             return StoredObject(len(upload.body), answer["e_tag"] or "")
 
         with translated(f"storing objects in bucket {bucket}"):
-            if len(uploads) == 1:
-                return [put(uploads[0])]
-            with ThreadPoolExecutor(min(_UPLOADS_AT_ONCE, len(uploads) or 1), thread_name_prefix="put") as pool:
-                return list(pool.map(put, uploads))
+            return at_once(put, uploads, _UPLOADS_AT_ONCE)
 
     def put_streamed(self, bucket: str, key: str, parts: Iterable[bytes], metadata: dict[str, str]) -> StoredObject:
         """Store one object that is too large to hold, as a multipart upload of a few parts at a time."""

@@ -1,7 +1,6 @@
 """The queues: each message of each try is told apart as accepted, failed, refused or unknown."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +8,8 @@ import msgspec
 from botocore import exceptions as boto
 
 from dispatch.aws.errors import THROTTLES, code_of, translated
+from dispatch.aws.pool import at_once
+from dispatch.aws.sending import BatchSender
 from dispatch.aws.session import Session
 from ledger.errors import InputError
 from ledger.facts import SendAnswer
@@ -68,7 +69,7 @@ class SqsQueues:
         self.call = call
         self._region = session.region
         self._asking = session.client("sqs", tries=_RESOLVE_TRIES)
-        self._sending = session.client("sqs", tries=1, read=call)
+        self._sender = BatchSender(session.client("sqs", tries=1, read=call))
 
     def resolve(self, name: str) -> Queue:
         """Find a queue by name or URL.
@@ -96,19 +97,12 @@ class SqsQueues:
             before_call: runs before each call; when it raises, the messages of that call count as failed, not sent.
         """
         batches = list(_batches(messages))
-        answers: list[SendAnswer | None] = [None] * len(messages)
 
-        def one(batch: list[int]) -> list[SendAnswer]:
-            return self._send_batch(queue, [messages[at] for at in batch], before_call)
+        def one(batch: Sequence[Message]) -> list[SendAnswer]:
+            return self._send_batch(queue, batch, before_call)
 
-        at_once = (
-            1 if queue.fifo else min(_CALLS_AT_ONCE, len(batches) or 1)
-        )  # a FIFO queue's order is that of the calls
-        with ThreadPoolExecutor(at_once, thread_name_prefix="send") as pool:
-            for batch, answered in zip(batches, pool.map(one, batches), strict=True):
-                for at, answer in zip(batch, answered, strict=True):
-                    answers[at] = answer
-        return [answer for answer in answers if answer is not None]
+        threads = 1 if queue.fifo else _CALLS_AT_ONCE  # a FIFO queue's order is that of the calls
+        return [answer for answers in at_once(one, batches, threads) for answer in answers]
 
     def _send_batch(
         self, queue: Queue, messages: Sequence[Message], before_call: Callable[[], None]
@@ -119,7 +113,7 @@ class SqsQueues:
             return [SendAnswer("failed", error=f"not tried: {reason}")] * len(messages)
         entries = [_batch_entry(at, message, queue) for at, message in enumerate(messages)]
         try:
-            answer = self._sending.send_message_batch(QueueUrl=queue.url, Entries=entries)
+            answer = self._sender.send(queue.url, entries)
         except boto.ClientError as error:
             return self._refused_call(queue, messages, before_call, error)
         except (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.NoCredentialsError) as error:
@@ -152,10 +146,10 @@ def _batch_entry(at: int, message: Message, queue: Queue) -> dict[str, Any]:
 
 def _answer_of(batch_id: str, answer: dict[str, Any]) -> SendAnswer:
     """Find one message in the answer to its batch; one that is not in it at all is unknown."""
-    for taken in answer.get("Successful", []):
+    for taken in answer.get("Successful") or []:
         if taken.get("Id") == batch_id:
             return SendAnswer("accepted", message_id=str(taken.get("MessageId", "")))
-    for failed in answer.get("Failed", []):
+    for failed in answer.get("Failed") or []:
         if failed.get("Id") == batch_id:
             text = f"{failed.get('Code', '')}: {failed.get('Message', '')}"
             for_good = failed.get("SenderFault") and failed.get("Code") not in _NOT_THE_MESSAGE
@@ -163,17 +157,16 @@ def _answer_of(batch_id: str, answer: dict[str, Any]) -> SendAnswer:
     return SendAnswer("unknown", error="the answer does not mention this message")
 
 
-def _batches(messages: Sequence[Message]) -> Iterator[list[int]]:
+def _batches(messages: Sequence[Message]) -> Iterator[list[Message]]:
     """Cut messages into calls of at most ten messages and one MiB."""
-    batch: list[int] = []
+    batch: list[Message] = []
     size = 0
-    for at, message in enumerate(messages):
+    for message in messages:
         length = len(message.body)
-        full = len(batch) == BATCH_MESSAGES_MAX or size + length > MESSAGE_BYTES_MAX
-        if batch and full:
+        if batch and (len(batch) == BATCH_MESSAGES_MAX or size + length > MESSAGE_BYTES_MAX):
             yield batch
             batch, size = [], 0
-        batch.append(at)
+        batch.append(message)
         size += length
     if batch:
         yield batch

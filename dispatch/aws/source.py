@@ -1,7 +1,6 @@
 """The record source: one page of the index at a time, and consistent reads of the base table."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 from botocore.exceptions import ClientError
 
 from dispatch.aws.errors import code_of, translated
+from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
 from dispatch.items import Item, TableSchema, key_of, record_id, with_bytes
 from ledger import clock
@@ -142,11 +142,8 @@ class DynamoSource:
         distinct = list(dict.fromkeys(record_ids))
         chunks = [distinct[at : at + _KEYS_MAX] for at in range(0, len(distinct), _KEYS_MAX)]
         found: dict[str, Item] = {}
-        if len(chunks) == 1:
-            return self._read_chunk(chunks[0])
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as pool:
-            for part in pool.map(self._read_chunk, chunks):
-                found |= part
+        for part in at_once(self._read_chunk, chunks, _READERS):
+            found |= part
         return found
 
     def _read_chunk(self, record_ids: list[str]) -> dict[str, Item]:
