@@ -1,9 +1,10 @@
 """Three ways to yield batches of whole groups: `full`, `staged` and `paged`. Nothing else tells the flows apart."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 
 import msgspec
@@ -176,7 +177,12 @@ def _chunks_of(of_group: Callable[[bytes], Iterable[Record]], key: bytes) -> Ite
 
 def _in_memory(records: list[Record]) -> Iterator[Batch]:
     records.sort(key=attrgetter("group_key", "order_key"))
-    return cut_batches(records, lambda key: (one for one in records if one.group_key == key))
+
+    def of_group(key: bytes) -> Iterator[Record]:
+        first = bisect_left(records, key, key=_BY_GROUP)
+        return takewhile(lambda one: one.group_key == key, islice(records, first, None))
+
+    return cut_batches(records, of_group)
 
 
 def _chunks(members: Iterable[Record]) -> Iterator[list[Record]]:

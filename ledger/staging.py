@@ -73,6 +73,9 @@ class StagedRecords:
     Args:
         expected: how many were staged; the staging table does not survive a crash of the database, so that is checked.
         largest_bytes: the size of the largest body, which bounds how many are fetched at once.
+
+    Raises:
+        UnavailableError: when the database cannot be reached.
     """
 
     def __init__(self, store: Store, tenure: Tenure, expected: int, largest_bytes: int) -> None:
@@ -80,7 +83,10 @@ class StagedRecords:
         self._expected = expected
         self._rows = min(_ROWS_MAX, max(1, _FETCH_BYTES_MAX // max(1, largest_bytes)))
         self._cursors = count()
-        self._connection = store.connect()
+        try:
+            self._connection = store.connect()
+        except psycopg.Error as error:
+            raise translate(error) from error
 
     def close(self) -> None:
         """Close the connection."""

@@ -321,9 +321,9 @@ class World:
 
     # The objects
 
-    def objects(self) -> dict[str, bytes]:
-        """Read every object of the bucket."""
-        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Read every object of the bucket whose key begins with `prefix`."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
         return {key: self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read() for key in keys}
 

@@ -283,6 +283,29 @@ def test_a_server_whose_only_client_was_killed_is_found_again_and_stopped(used_d
     assert not is_running(pid)
 
 
+def test_a_database_being_created_for_a_client_just_killed_is_awaited(used_dir: Path) -> None:
+    complaints: list[BaseException] = []
+    cluster = embedded._locate(used_dir, embedded._wheel_bin_dir(), bin_is_ours=True)
+    together = threading.Barrier(4, timeout=WAIT_MAX_S)
+
+    def create() -> None:
+        together.wait()
+        try:
+            embedded._ensure_database(cluster)
+        except psycopg.Error as error:
+            complaints.append(error)
+
+    with embedded_postgres(used_dir) as url:
+        tell(url.replace("/ledger?", "/postgres?"), "DROP DATABASE ledger")
+        threads = [threading.Thread(target=create) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_MAX_S)
+        assert ask(url, "SELECT current_database()") == "ledger"
+    assert complaints == []
+
+
 def test_a_killed_server_starts_again_with_its_data(crashed: Path) -> None:
     assert_promise_kept(crashed)
 
@@ -363,6 +386,15 @@ def test_another_postgresql_serves_as_bin_dir(state_dir: Path) -> None:
         assert str(ask(url, "SHOW server_version")).split()[0] in program.stdout
 
 
+def test_data_of_another_major_version_is_an_input_error(used_dir: Path) -> None:
+    version = used_dir / "pg" / "PG_VERSION"
+    ours = version.read_text()
+    version.write_text("9\n")
+    with pytest.raises(InputError, match=r"made by PostgreSQL 9, .* set ledger\.bin_dir"), embedded_postgres(used_dir):
+        pass
+    version.write_text(ours)
+
+
 def test_a_missing_bin_dir_is_an_input_error(state_dir: Path) -> None:
     with pytest.raises(InputError, match=r"ledger\.bin_dir = '/no/such': no folder"):  # noqa: SIM117
         with embedded_postgres(state_dir, Path("/no/such")):
@@ -425,7 +457,8 @@ def test_a_failing_initdb_leaves_nothing(state_dir: Path) -> None:
     programs = state_dir.parent / "programs"
     programs.mkdir()
     for name in ("initdb", "postgres"):
-        script = 'case "$1" in --version) exit 0;; esac; echo "initdb: error: No space left on device" >&2; exit 1'
+        complaint = "initdb: error: No space left on device\ninitdb: removing contents"
+        script = f'case "$1" in --version) exit 0;; esac; echo "{complaint}" >&2; exit 1'
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     with pytest.raises(UnavailableError, match="No space left on device"), embedded_postgres(state_dir, programs):

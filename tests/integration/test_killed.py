@@ -1,0 +1,207 @@
+"""A run is killed at any transaction: the next run finishes what was begun, from the ledger alone (I6, case 14)."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+
+from dispatch import feeders
+from ledger.instants import parse_window
+from ledger.store import Connection, Store
+from tests.aws_servers import World, booking
+from tests.rig import WINDOW, Rig, all_records
+
+PIPELINES = count(1)
+
+
+class KilledError(BaseException):
+    """The process is gone; nothing of it may reach the ledger any more."""
+
+
+@dataclass
+class Death:
+    """Ends the thread that made it at its n-th transaction, before or after the commit, and for good."""
+
+    at: int = 0
+    after: bool = True
+    seen: list[str] = field(default_factory=list)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        usual = Store._transact
+        owner = threading.get_ident()
+
+        def transact(store: Store, work: Callable[[Connection], Any]) -> Any:
+            if threading.get_ident() != owner:
+                return usual(store, work)
+            self.seen.append(work.__qualname__)
+            if not self.at or len(self.seen) < self.at:
+                return usual(store, work)
+            if len(self.seen) == self.at:
+                if self.after:
+                    usual(store, work)
+                else:
+                    self._begin_only(usual, store, work)
+            store.close()
+            raise KilledError
+
+        patch.setattr(Store, "_transact", transact)
+
+    @staticmethod
+    def _begin_only(usual: Callable[..., Any], store: Store, work: Callable[[Connection], Any]) -> None:
+        def die(connection: Connection) -> None:
+            work(connection)
+            raise KilledError
+
+        with pytest.raises(KilledError):
+            usual(store, die)
+
+
+@pytest.fixture(scope="module")
+def world(ministack: str) -> World:
+    made = World(ministack)
+    made.put_many(
+        [
+            booking("a1", "2026-09-17T15:01:00Z", member=1, order="2026-09-17T11:00:00Z"),
+            booking("b1", "2026-09-17T15:02:00Z", member=2, type="ECoupon"),
+            booking("a2", "2026-09-17T15:04:00Z", member=1, order="2026-09-17T10:00:00Z"),
+            booking("a3", "2026-09-17T15:04:00Z", member=1, order="2026-09-17T10:00:00Z"),
+            booking("x1", "2026-09-17T15:05:00Z", status="Rewarded"),
+        ]
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def rig(world: World, module_ledger_url: str) -> Iterator[Rig]:
+    with Rig(world, module_ledger_url, dispatch__page_size="2") as made:
+        yield made
+
+
+def run_until(rig: Rig, flow: str, pipeline: str, death: Death) -> Any:
+    """Run until death, or to the end; the dead run's lease has run out afterwards."""
+    with rig.dispatcher(flow, pipeline=pipeline) as dispatcher:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                death.install(patch)
+                return dispatcher.dispatch(parse_window(WINDOW), "manual")
+        except KilledError:
+            rig.tell(
+                "UPDATE windows SET lease_until = ledger_now() - interval '1 second' FROM pipelines "
+                "WHERE pipelines.id = pipeline_id AND name = %s AND lease_until IS NOT NULL",
+                pipeline,
+            )
+            return None
+
+
+def drain(rig: Rig, pipeline: str) -> list[Any]:
+    messages = [one for queue in ("reward-point", "reward-ecoupon") for one in rig.world.messages(queue)]
+    return [one for one in messages if one["pipeline"] == pipeline]
+
+
+def check(rig: Rig, flow: str, pipeline: str, death: Death) -> None:
+    run_until(rig, flow, pipeline, death)
+    sent_before = Counter(one["idempotency_key"] for one in drain(rig, pipeline))
+    report = run_until(rig, flow, pipeline, Death())
+    assert report.outcome == "completed", report.error
+    sent = sent_before + Counter(one["idempotency_key"] for one in drain(rig, pipeline))
+    objects = rig.world.objects(f"reward-dispatch/{pipeline}/")
+    assert all_records(objects) == ["a1", "a2", "a3", "b1"]
+    keys = {key.rsplit("/", 1)[1].partition("-")[0] for key in objects}
+    assert len(sent) == len(objects) == len(keys)
+    died_in = death.seen[death.at - 1]
+    unproven = ("record_answers" in died_in and not death.after) or ("mark_sending" in died_in and death.after)
+    if unproven:
+        assert all(1 <= times <= 2 for times in sent.values()), sent
+    else:
+        assert set(sent.values()) == {1}, sent
+    resent = [key for key, times in sent.items() if times > 1]
+    findings = rig.rows(
+        "SELECT kind, cause, state, encode(subject, 'hex') FROM findings JOIN pipelines ON pipelines.id = pipeline_id "
+        "WHERE name = %s",
+        pipeline,
+    )
+    assert {row[:3] for row in findings} <= {("duplicate", "resent", "open")}
+    assert set(resent) <= {row[3] for row in findings}
+    assert unproven or not findings
+    assert report.open_findings == len(findings)
+    states = (
+        "SELECT DISTINCT state FROM entries JOIN windows ON windows.id = window_id "
+        "JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %s"
+    )
+    assert rig.rows(states, pipeline) == [("confirmed",)]
+    outcomes = (
+        "SELECT outcome FROM runs JOIN windows ON windows.id = window_id JOIN pipelines ON pipelines.id = pipeline_id "
+        "WHERE name = %s ORDER BY started_at"
+    )
+    assert [row[0] for row in rig.rows(outcomes, pipeline)] in (
+        ["completed"],
+        ["failed", "completed"],
+        ["completed", "completed"],
+    )
+    assert rig.rows("SELECT 1 FROM staged_records JOIN runs ON runs.id = run_id WHERE outcome = 'completed'") == []
+    rig.assert_books_balance()
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after-commit", "before-commit"])
+@pytest.mark.parametrize("flow", ["full", "staged", "paged"])
+def test_killed_at_any_transaction(rig: Rig, flow: str, *, after: bool) -> None:
+    whole = Death()
+    check_pipeline = f"killed-{next(PIPELINES)}"
+    report = run_until(rig, flow, check_pipeline, whole)
+    assert report.outcome == "completed"
+    drain(rig, check_pipeline)
+    for at in range(1, len(whole.seen) + 1):
+        death = Death(at, after)
+        try:
+            check(rig, flow, f"killed-{next(PIPELINES)}", death)
+        except AssertionError as error:
+            error.add_note(f"killed in {death.seen[at - 1]} (transaction {at})")
+            raise
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after-commit", "before-commit"])
+def test_killed_at_any_transaction_of_a_streamed_group(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    monkeypatch.setattr(feeders, "BATCH_RECORDS_MAX", 2)
+    whole = Death()
+    pipeline = f"killed-{next(PIPELINES)}"
+    run_until(rig, "staged", pipeline, whole)
+    drain(rig, pipeline)
+    assert any("open_streamed" in name for name in whole.seen)
+    for at in range(1, len(whole.seen) + 1):
+        death = Death(at, after)
+        try:
+            check(rig, "staged", f"killed-{next(PIPELINES)}", death)
+        except AssertionError as error:
+            error.add_note(f"killed in {death.seen[at - 1]} (transaction {at})")
+            raise
+
+
+def test_killed_in_the_recovery_of_a_killed_run(rig: Rig) -> None:
+    """Whichever transaction of the recovering run is the last one: the third run ends it."""
+    for at in range(1, 30):
+        pipeline = f"killed-{next(PIPELINES)}"
+        whole = Death()
+        if run_until(rig, "staged", f"{pipeline}-count", whole) and at == 1:
+            drain(rig, f"{pipeline}-count")
+        opened = next(n for n, name in enumerate(whole.seen, 1) if "open_entries" in name)
+        run_until(rig, "staged", pipeline, Death(opened, after=True))
+        death = Death(at, after=True)
+        ended = run_until(rig, "staged", pipeline, death)
+        if ended is not None:
+            assert at > 5
+            return
+        report = run_until(rig, "staged", pipeline, Death())
+        assert report.outcome == "completed", (at, report.error)
+        sent = Counter(one["idempotency_key"] for one in drain(rig, pipeline))
+        unproven = "mark_sending" in death.seen[at - 1]
+        assert len(sent) == 2
+        assert unproven or set(sent.values()) == {1}, death.seen[at - 1]
+        assert all_records(rig.world.objects(f"reward-dispatch/{pipeline}/")) == ["a1", "a2", "a3", "b1"]
+        rig.assert_books_balance()
+    pytest.fail("the recovery never ended")
