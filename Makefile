@@ -53,7 +53,7 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 lock:
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/python -m pip install --quiet uv
 	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
-	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --extra dev --extra bench -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

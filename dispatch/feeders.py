@@ -10,7 +10,7 @@ from operator import attrgetter
 import msgspec
 
 from dispatch.aws.source import SourcePage
-from dispatch.judging import Left, Rules, judge
+from dispatch.judging import Left, Rules, Verdict, judge
 from dispatch.run import Run
 from ledger import clock, runs, staging
 from ledger.facts import BadRecord, PageFacts, Record
@@ -95,29 +95,19 @@ class Sifted(msgspec.Struct, frozen=True):
 
 def sift(run: Run, page: SourcePage) -> Sifted:
     """Judge a page by the index's copy; where that copy cannot decide, by the base table's."""
-    outside = not_due = 0
-    candidates: list[Record] = []
-    bad: list[BadRecord] = []
+    verdicts: list[Verdict] = []
     doubtful: list[str] = []
     for item in page.items:
         verdict = judge(item, run.rules)
-        if verdict is Left.OUTSIDE:
-            outside += 1
-        elif run.must_read_again(item, verdict):
+        if run.must_read_again(item, verdict):
             doubtful.append(run.identity(item))
-        elif isinstance(verdict, Record):
-            candidates.append(verdict)
-        elif isinstance(verdict, BadRecord):
-            bad.append(verdict)
         else:
-            not_due += 1
-    for settled in run.judge_again(doubtful):
-        if isinstance(settled, Record):
-            candidates.append(settled)
-        elif isinstance(settled, BadRecord):
-            bad.append(settled)
-        else:
-            not_due += 1
+            verdicts.append(verdict)
+    outside = verdicts.count(Left.OUTSIDE)
+    verdicts += run.judge_again(doubtful)
+    candidates = [verdict for verdict in verdicts if isinstance(verdict, Record)]
+    bad = [verdict for verdict in verdicts if isinstance(verdict, BadRecord)]
+    not_due = len(page.items) - outside - len(candidates) - len(bad)
     _count(run, len(page.items), outside, not_due, len(bad))
     return Sifted(_facts(run.rules, run.counts.pages, page, outside, not_due), candidates, bad)
 

@@ -95,7 +95,7 @@ class Run:
 
     def must_read_again(self, item: Item, verdict: Verdict) -> bool:
         """Say whether the index's copy of a record is not enough to decide whether it is due and usable."""
-        if not self.verify_due:
+        if not self.verify_due or verdict is Left.OUTSIDE:
             return False
         if verdict is Left.NOT_DUE:
             return not self.rules.schema.projects_all and self.rules.status_attribute not in item

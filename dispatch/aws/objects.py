@@ -16,7 +16,7 @@ from dispatch.aws.session import Session
 from ledger.errors import InputError
 from ledger.facts import StoredObject
 
-_UPLOADS_AT_ONCE = 64
+_UPLOADS_AT_ONCE = 32
 _PART_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 2
 _RETRIES_MAX = 5
