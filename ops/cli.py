@@ -21,6 +21,7 @@ from dispatch.dispatcher import Dispatcher, RunReport
 from dispatch.run import Cancellation
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
+from ledger.canonical import canonical_json
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
@@ -51,7 +52,11 @@ class Context:
 
     def print_json(self, document: object) -> None:
         """Write the one JSON document."""
-        sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
+        try:
+            encoded = msgspec.json.encode(document)
+        except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
+            encoded = canonical_json(document)
+        sys.stdout.buffer.write(encoded + b"\n")
         sys.stdout.flush()
 
 

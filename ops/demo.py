@@ -70,7 +70,7 @@ def run(
             own = _demo_settings(settings)
             sandbox = Sandbox(Session(endpoint, own.aws.region, embedded=True), own, _BUCKET, key_name)
             sandbox.create()
-            sandbox.load(look.again())
+            sandbox.load(item for item in look.again() if _is_indexed(item, settings))
             with Store(url) as store:
                 partners = connect_partners(own, endpoint)
                 dispatcher = Dispatcher(own, store, partners, cancellation, "demo")
@@ -133,14 +133,18 @@ def _look(path: Path, settings: Settings, key_name: str) -> _Look:
 
 
 def _note_time(look: _Look, item: Item, settings: Settings, times: set[int]) -> None:
-    date = item.get(settings.source.date_attribute, {}).get("S")
-    text = item.get(settings.source.time_attribute, {}).get("S")
-    if not date or not text:
+    if not _is_indexed(item, settings):
         look.not_indexed += 1
         return
-    windows = _windows_of(text)
+    windows = _windows_of(item[settings.source.time_attribute]["S"])
     look.unreadable += not windows
     times.update(window.start_s for window in windows)
+
+
+def _is_indexed(item: Item, settings: Settings) -> bool:
+    """Say whether both keys of the index are text; a table refuses any other type there."""
+    keys = (settings.source.date_attribute, settings.source.time_attribute)
+    return all(item.get(name, {}).get("S") for name in keys)
 
 
 def _windows_of(time_text: str) -> list[Window]:
@@ -209,7 +213,7 @@ def _open(stage: _Stage) -> None:
         console.print("None of them has a booking time that can be read, so no window is theirs.")
     for count, text in (
         (look.repeated, "stand there more than once; the last of each counts, as in a table"),
-        (look.not_indexed, "lack the index's date or time, so the index does not show them"),
+        (look.not_indexed, "have no text as date or time, so the index cannot show them; they were left out"),
         (look.unreadable, "have a booking time that cannot be read; they show up in the window their text sorts into"),
     ):
         if count:

@@ -24,7 +24,7 @@ _COUNTS = {
     "confirmed": "jobs confirmed by their queue",
     "recovered": "jobs finished that an earlier run left",
 }
-_NO_WRAP = {"window", "state", "entry", "job"}
+_NO_WRAP = {"window", "state", "entry", "job", "booked for"}
 _STATE_STYLE = {
     "completed": "green",
     "dispatched": "green",
@@ -116,6 +116,8 @@ def show_runs(console: Console, reports: Iterable[RunReport]) -> None:
 def show_facts(console: Console, title: str, facts: Iterable[tuple[str, object]]) -> None:
     """Print names and values below each other; values of None are left out."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in facts:
         if value is not None:
             table.add_row(Text(name, style="dim"), styled(plain_text(value)))
