@@ -47,19 +47,22 @@ def emit_streamed(run: Run, streamed: Streamed) -> None:
     """Send one group that is too large to hold, as one job; what turns out to belong elsewhere follows in batches."""
     strays: list[Record] = []
     before = msgspec.structs.replace(run.counts)
+    in_place = 0
 
     def chunks() -> Iterator[list[Record]]:
+        nonlocal in_place
         run.counts.due, run.counts.not_due = before.due, before.not_due  # a repeat counts anew
-        run.counts.set_aside = before.set_aside
+        run.counts.set_aside, in_place = before.set_aside, 0
         strays.clear()
-        return _in_place(run, streamed, strays)
+        for kept in _in_place(run, streamed, strays):
+            in_place += len(kept)
+            yield distinct(kept)[0]
 
     group = group_of([streamed.first], run.rules)
     entry = outbox.open_streamed(run.store, run.tenure, group, chunks, run.destinations)
     claimed = entry.records_n if entry else 0
-    run.counts.due -= len(strays)  # emit counts them anew
     run.counts.claimed += claimed
-    run.counts.already_claimed += run.counts.due - before.due - claimed
+    run.counts.already_claimed += in_place - claimed
     if entry is not None:
         run.counts.entries += 1
         finish(run, [entry], {}, "confirmed")
@@ -81,7 +84,7 @@ def _in_place(run: Run, streamed: Streamed, strays: list[Record]) -> Iterator[li
                 f"window {run.tenure.window}: more than {_STRAYS_MAX} records of one group changed their place while "
                 "it was being sent; nothing of it was sent, run the window again",
             )
-        yield distinct(kept)[0]
+        yield kept
 
 
 def finish(

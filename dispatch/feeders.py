@@ -117,6 +117,7 @@ def _count(run: Run, evaluated: int, outside: int, not_due: int, set_aside: int)
     run.counts.outside += outside
     run.counts.not_due += not_due
     run.counts.set_aside += set_aside
+    run.counts.due += evaluated - outside - not_due - set_aside
 
 
 def _facts(rules: Rules, number: int, page: SourcePage, outside: int, not_due: int) -> PageFacts:

@@ -85,8 +85,7 @@ class Run:
         return self.queues[name]
 
     def saw_again(self, occurrences: int) -> None:
-        """Count second sights of occurrences: due, and already claimed."""
-        self.counts.due += occurrences
+        """Count second sights of occurrences, which are due, as already claimed."""
         self.counts.already_claimed += occurrences
 
     def identity(self, item: Item) -> str:

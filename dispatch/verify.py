@@ -13,18 +13,17 @@ from ledger.outbox import iter_parts
 
 
 def verify(run: Run, candidates: Sequence[Record]) -> list[Record]:
-    """Return what is really due of these candidates, as the base table has it now; the rest is counted."""
+    """Return what is really due of these candidates, as the base table has it now; the rest is recounted."""
     return [now for _, now in verify_each(run, candidates)]
 
 
 def verify_each(run: Run, candidates: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """Return each candidate that is really due, with what the base table has now; the rest is counted.
+    """Return each candidate that is really due, with what the base table has now; the rest is recounted.
 
     With `verify_due` off the candidates are believed. A record that is due at another time of this window is due at
     that time; its later sighting there counts as already claimed.
     """
     if not run.verify_due:
-        run.counts.due += len(candidates)
         return [(one, one) for one in candidates]
     due: list[tuple[Record, Record]] = []
     bad: list[BadRecord] = []
@@ -33,10 +32,9 @@ def verify_each(run: Run, candidates: Sequence[Record]) -> list[tuple[Record, Re
             due.append((before, now))
         elif isinstance(now, BadRecord):
             bad.append(now)
-        else:
-            run.counts.not_due += 1
-    run.counts.due += len(due)
     run.counts.set_aside += len(bad)
+    run.counts.not_due += len(candidates) - len(due) - len(bad)
+    run.counts.due -= len(candidates) - len(due)
     if bad:
         run.store.transaction(lambda connection: findings.record_bad(connection, run.tenure, bad))
     return due

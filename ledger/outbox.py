@@ -357,6 +357,7 @@ def record_answers(store: Store, tenure: Tenure, answers: Sequence[tuple[Entry, 
         connection.execute(sql("record_answers"), parameters)
         accepted = [entry for entry, answer in answers if answer.outcome == "accepted"]
         _note_repeated(connection, tenure, accepted)
+        _close_unrepeated(connection, tenure, [entry.id for entry, answer in answers if answer.outcome == "failed"])
         _void_refused(connection, tenure, answers)
         return len(accepted)
 
@@ -368,6 +369,12 @@ def _note_repeated(connection: Connection, tenure: Tenure, accepted: Sequence[En
     rows = connection.execute(sql("repeated_sends"), {"ids": list(by_id)}).fetchall()
     repeated = [findings.Repeated(by_id[entry_id], count, age_s) for entry_id, count, age_s in rows]
     findings.record(connection, tenure, "duplicate", [findings.judge_repeated(one) for one in repeated])
+
+
+def _close_unrepeated(connection: Connection, tenure: Tenure, failed: list[UUID]) -> None:
+    """A try that turns out never to have been made may disprove what another run had to suspect."""
+    if failed:
+        connection.execute(sql("close_unrepeated"), {"ids": failed, "pipeline_id": tenure.pipeline_id})
 
 
 def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tuple[Entry, SendAnswer]]) -> None:

@@ -47,7 +47,7 @@ def head_revision() -> str:
 
 
 def _engine(url: str) -> Engine:
-    return create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 10})
+    return create_engine(url, poolclass=NullPool, connect_args={"connect_timeout": 10, "client_encoding": "utf8"})
 
 
 def _reason(error: DBAPIError) -> str:

@@ -23,6 +23,12 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 _TRIES_MAX = 6
 _FIRST_DELAY_S = 0.1
+_CONNECT = {"connect_timeout": 10, "keepalives_idle": 10, "tcp_user_timeout": 20_000, "client_encoding": "utf8"}
+# What the statements rely on, whatever the server, the database or the role has as its default.
+_SESSION: LiteralString = (
+    "SET lock_timeout = '60s'; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET bytea_output = 'hex'; "
+    "SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed'"
+)
 _SQL = Path(__file__).parent / "sql"
 # Someone else's locks, or a server that is being stopped or started: the same transaction may succeed a moment later.
 _PASSING = (
@@ -111,11 +117,9 @@ class Store:
 
     def connect(self) -> Connection:
         """Open a connection of its own, which the caller closes; it answers or fails within ten seconds."""
-        arguments = {"connect_timeout": 10, "keepalives_idle": 10, "tcp_user_timeout": 20_000} | connect_arguments(
-            self.url
-        )
+        arguments: dict[str, Any] = dict(_CONNECT) | connect_arguments(self.url)
         connection = psycopg.connect(autocommit=True, application_name="dispatch-ledger", **arguments)
-        connection.execute("SET lock_timeout = '60s'; SET timezone = 'UTC'")
+        connection.execute(_SESSION)
         return connection
 
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -30,6 +30,7 @@ from ops import demo as demonstration
 from ops import logs, views, wiring
 
 _TASK_BYTES_MAX = 1024 * 1024
+_PIPE_WIDTH = 160
 _WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
 
 
@@ -48,7 +49,10 @@ class Context:
     @property
     def console(self) -> Console:
         """Where people read; everything goes to standard error when a program reads standard output."""
-        return Console(stderr=self.json, soft_wrap=False, highlight=False)
+        console = Console(stderr=self.json, soft_wrap=False, highlight=False)
+        if not console.is_terminal:  # nobody's window is as narrow as the default of a pipe
+            console.width = max(console.width, _PIPE_WIDTH)
+        return console
 
     def print_json(self, document: object) -> None:
         """Write the one JSON document."""
@@ -71,8 +75,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-db_app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
-show_app = typer.Typer(help="The whole history of one thing, in order of time.", no_args_is_help=True)
+db_app = typer.Typer(help="The ledger's schema.")
+show_app = typer.Typer(help="The whole history of one thing, in order of time.")
 app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
 
@@ -356,7 +360,9 @@ def _exit(code: int) -> NoReturn:
 
 
 def _say_error(message: str) -> None:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    with suppress(OSError):  # nobody can read it then
+        sys.stderr.write(f"error: {' '.join(message.split())}\n")
+        sys.stderr.flush()
 
 
 def _show_traceback(error: BaseException) -> None:
@@ -402,6 +408,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _fail(f"{error.strerror or error}; the output could not be written", error, 1)
     except Exception as error:  # noqa: BLE001 - the last line of defence; a person gets one line, not a traceback
         return _fail(
             f"unexpected {type(error).__name__}: {error}; please report it with the output of --debug", error, 1
@@ -419,7 +427,8 @@ def _usage(error: TyperException) -> int:
 
 def _fail(message: str, error: BaseException, code: int) -> int:
     if CONTEXT.json:
-        CONTEXT.print_json({"error": " ".join(message.split())})
+        with suppress(OSError):  # what cannot be written is what is being told of
+            CONTEXT.print_json({"error": " ".join(message.split())})
     _say_error(message)
     _show_traceback(error)
     return code

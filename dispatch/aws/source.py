@@ -24,6 +24,8 @@ _READERS = 4
 _QUERY_TRIES = 8
 _BATCH_ROUNDS_MAX = 8
 _FIRST_DELAY_S = 0.05
+# Below and above every text that a range key can be.
+_LOWEST, _HIGHEST = "\x01", "\U0010ffff"
 
 
 class SourcePage(msgspec.Struct, frozen=True):
@@ -53,13 +55,14 @@ def query_ranges(window: Window) -> list[QueryRange]:
 
     As text, `15:00:00+00:00` < `15:00:00.0Z` < `15:00:00Z`. So the bare second is a lower bound of all spellings of
     its instants, and the second with `Z` an upper bound of all spellings of the instant itself; what else the last
-    second lets in is sorted out as an instant. A window that ends at midnight ends on the next date.
+    second lets in is sorted out as an instant. A window that ends at midnight ends on the next date; it takes whatever
+    is left above the one date's last hour and below the other's first, so that no text falls between two windows.
     """
     start, end = format_s(window.start_s), format_s(window.end_s)
     if start[:10] == end[:10]:
         return [QueryRange(start[:10], start[:-1], end)]
     assert window.end_s % DAY_S == 0, "only midnight divides a window"
-    return [QueryRange(start[:10], start[:-1], f"{start[:10]}T24"), QueryRange(end[:10], end[:-1], end)]
+    return [QueryRange(start[:10], start[:-1], _HIGHEST), QueryRange(end[:10], _LOWEST, end)]
 
 
 def _for_sdk(key: Item) -> Item:

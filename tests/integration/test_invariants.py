@@ -713,3 +713,27 @@ def test_ids_are_fixed_before_the_first_try(store: Store) -> None:
     assert new_id() != new_id()
     entry = opened_entry(store, tenure)
     assert entry.id.version == 7
+
+
+def test_a_duplicate_that_turns_out_never_sent_is_closed(store: Store, connection: psycopg.Connection) -> None:
+    """B has to suspect the try that A had marked; A wakes up and knows that it never made it (case 15)."""
+    stale = kit.take(store)
+    marked = marked_entry(store, stale)
+    fresh = kit.take_over(store, stale)
+    (found,) = outbox.list_unfinished(store, fresh, None, 10)
+    (again,) = outbox.mark_sending(store, fresh, [kit.uploaded(found)])
+    outbox.record_answers(store, fresh, [(again, ACCEPTED)])
+    assert kit.ask(connection, "SELECT kind, state FROM findings") == [("duplicate", "open")]
+    outbox.record_answers(store, stale, [(marked, SendAnswer("failed", error="not tried"))])
+    assert kit.ask(connection, "SELECT kind, state FROM findings") == [("duplicate", "closed")]
+
+
+def test_a_duplicate_that_may_have_been_sent_stays_open(store: Store, connection: psycopg.Connection) -> None:
+    stale = kit.take(store)
+    marked = marked_entry(store, stale)
+    fresh = kit.take_over(store, stale)
+    (found,) = outbox.list_unfinished(store, fresh, None, 10)
+    (again,) = outbox.mark_sending(store, fresh, [kit.uploaded(found)])
+    outbox.record_answers(store, fresh, [(again, ACCEPTED)])
+    outbox.record_answers(store, stale, [(marked, SendAnswer("unknown", error="no answer"))])
+    assert kit.ask(connection, "SELECT kind, state FROM findings") == [("duplicate", "open")]

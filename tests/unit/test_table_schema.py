@@ -4,10 +4,12 @@ import copy
 from typing import Any
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from dispatch.aws.source import QueryRange, query_ranges, read_schema
 from ledger.errors import InputError
-from ledger.instants import parse_window
+from ledger.instants import Window, parse_window
 from ledger.settings import SourceSettings
 
 INDEX = "BookingDateUTC-BookingTimeUTC-index"
@@ -126,9 +128,22 @@ def test_the_bounds_of_a_window() -> None:
         QueryRange("2026-09-17", "2026-09-17T15:00:00", "2026-09-17T16:00:00Z")
     ]
     first, second = query_ranges(parse_window("2026-12-31T23:00:00Z"))
-    assert (first.date, first.first, second) == (
-        "2026-12-31",
-        "2026-12-31T23:00:00",
-        QueryRange("2027-01-01", "2027-01-01T00:00:00", "2027-01-01T00:00:00Z"),
-    )
-    assert first.last > "2026-12-31T23:59:59.999999999Z"
+    assert (first.date, first.first) == ("2026-12-31", "2026-12-31T23:00:00")
+    assert (second.date, second.last) == ("2027-01-01", "2027-01-01T00:00:00Z")
+
+
+DAY = [query_ranges(Window(parse_window("2026-09-16T23:00:00Z").start_s + hour * 3600)) for hour in range(25)]
+
+
+@given(st.one_of(st.text(min_size=1), st.text(min_size=0).map(lambda tail: f"2026-09-17T{tail}")))
+@example("2026-09-17T24:00:00Z")
+@example("2026-09-18T00:00:00Z")
+@example("2026-09-17T")
+@example("2026-09-17T23:59:60Z")
+@example("2026-09-17T15:59:59.9999999Z")
+@example("2026-09-17T16:00:00.0000001+00:00")
+def test_no_text_under_a_date_falls_between_its_windows(text: str) -> None:
+    assume(text > "\x01" and not any("\ud800" <= char <= "\udfff" for char in text))
+    here = [part for window in DAY for part in window if part.date == "2026-09-17"]
+    inside = [part for part in here if part.first.encode() <= text.encode() <= part.last.encode()]
+    assert inside

@@ -1,0 +1,7 @@
+-- Guarantees: a possible duplicate is no longer open once at most one try with its idempotency key can have arrived.
+UPDATE findings SET state = 'closed', closed_at = ledger_now()
+FROM entries
+WHERE entries.id = ANY(%(ids)s::uuid[]) AND findings.pipeline_id = %(pipeline_id)s AND findings.kind = 'duplicate'
+  AND findings.cause = 'resent' AND findings.subject = entries.idempotency_key AND findings.state = 'open'
+  AND (SELECT count(*) FROM entries AS twins JOIN attempts ON attempts.entry_id = twins.id
+       WHERE twins.idempotency_key = entries.idempotency_key AND attempts.outcome IN ('unknown', 'accepted')) < 2

@@ -1,0 +1,14 @@
+"""What end-to-end tests work with."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.aws_servers import World
+from tests.product import Product
+
+
+@pytest.fixture
+def product(world: World, ledger_url: str, tmp_path: Path) -> Product:
+    """The command line, set up for the test's world and ledger."""
+    return Product(world, ledger_url, tmp_path, settings={"dispatch.page_size": "4"})
