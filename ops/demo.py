@@ -212,12 +212,12 @@ def _open(stage: _Stage) -> None:
     else:
         console.print("None of them has a booking time that can be read, so no window is theirs.")
     for count, text in (
-        (look.repeated, "stand there more than once; the last of each counts, as in a table"),
-        (look.not_indexed, "have no text as date or time, so the index cannot show them; they were left out"),
-        (look.unreadable, "have a booking time that cannot be read; they show up in the window their text sorts into"),
+        (look.repeated, "standing there more than once (the last of each counts, as in a table)"),
+        (look.not_indexed, "without a text as date or time (the index cannot show them; left out)"),
+        (look.unreadable, "with a booking time that cannot be read (seen in the window that its text sorts into)"),
     ):
         if count:
-            console.print(f"{count:,} {text}.")
+            console.print(f"Records {text}: {count:,}.")
 
 
 def _show_reports(stage: _Stage, title: str, reports: list[RunReport]) -> None:
@@ -252,8 +252,9 @@ def _left_out(stage: _Stage) -> list[dict[str, str]]:
 def _reason(item: Item, rules: dict[Window, Rules], stage: _Stage) -> str | None:
     source = stage.dispatcher.settings.source
     time_text = item.get(source.time_attribute, {}).get("S", "")
-    windows = [window for window in _windows_of(time_text) if window in rules]
-    if not windows:
+    readable = _windows_of(time_text)
+    windows = [window for window in readable if window in rules] if readable else list(rules)
+    if not windows or not _is_indexed(item, stage.dispatcher.settings):
         return f"outside: booked for {time_text or 'no time'}"
     verdict = judge(item, rules[windows[0]])
     if verdict is Left.NOT_DUE:
