@@ -178,7 +178,7 @@ def assert_promise_kept(state_dir: Path) -> None:
     with embedded_postgres(state_dir) as url:
         assert ask(url, "SELECT number FROM promise") == 42
         pid = server_pid(url)
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 def test_a_fresh_start_creates_the_database_and_the_end_stops_the_server(state_dir: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_fresh_start_creates_the_database_and_the_end_stops_the_server(state_d
         assert ask(url, "SHOW listen_addresses") == ""
         assert os.getsid(pid) == pid
         assert stat.S_IMODE((state_dir / "pg").stat().st_mode) == 0o700
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
     assert sorted(path.name for path in state_dir.iterdir()) == ["clients.lock", "pg", "pg.log", "start.lock"]
 
 
@@ -213,7 +213,7 @@ def test_the_server_lives_until_the_last_client_leaves(used_dir: Path) -> None:
             first.leave()
             assert ask(url, "SELECT 1") == 1
             second.leave()
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 def test_threads_of_one_process_share_the_server(used_dir: Path) -> None:
@@ -232,7 +232,8 @@ def test_threads_of_one_process_share_the_server(used_dir: Path) -> None:
         thread.join(WAIT_MAX_S)
     assert len(pids) == 3
     assert len(set(pids)) == 1
-    assert not is_running(pids[0])
+    last = pids[0]
+    until(lambda: not is_running(last))
 
 
 def test_four_processes_starting_at_once_get_one_server(state_dir: Path) -> None:
@@ -241,7 +242,8 @@ def test_four_processes_starting_at_once_get_one_server(state_dir: Path) -> None
         for each in (one, two, three, four):
             each.leave()
     assert len(pids) == 1
-    assert not is_running(pids.pop())
+    last = pids.pop()
+    until(lambda: not is_running(last))
 
 
 def test_coming_and_going_loses_nothing(used_dir: Path) -> None:
@@ -268,7 +270,7 @@ def test_the_server_outlives_signals_to_the_group_of_the_client_that_started_it(
             assert ask(url, "SELECT 1") == 1
             assert is_running(pid)
             other.leave()
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 def test_a_server_whose_only_client_was_killed_is_found_again_and_stopped(used_dir: Path) -> None:
@@ -280,7 +282,7 @@ def test_a_server_whose_only_client_was_killed_is_found_again_and_stopped(used_d
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the server did not inherit the lock
     with embedded_postgres(used_dir) as url:
         assert server_pid(url) == pid
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 def test_a_database_being_created_for_a_client_just_killed_is_awaited(used_dir: Path) -> None:
@@ -321,7 +323,7 @@ def test_a_server_killed_under_a_living_client_is_replaced(used_dir: Path) -> No
             pid = server_pid(url)
         assert is_running(pid)
         unlucky.leave()
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 @pytest.mark.parametrize("content", [b"", b"12", b"\x00\x00", b"99999999999999\n", b"no number\n"])
@@ -502,4 +504,5 @@ def test_an_error_of_the_user_passes_through_and_stops_the_server(used_dir: Path
 
     with pytest.raises(FileExistsError, match="mine"):
         fail()
-    assert not is_running(pids[0])
+    last = pids[0]
+    until(lambda: not is_running(last))
