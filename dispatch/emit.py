@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from dispatch.aws.objects import Upload
-from dispatch.aws.queues import Message
+from dispatch.aws.queues import SENT_AT_ONCE_MAX, Message
 from dispatch.feeders import BATCH_RECORDS_MAX, Streamed
 from dispatch.grouping import distinct, group_of, group_records
 from dispatch.payload import document, document_parts, message_body, object_key
@@ -26,8 +26,6 @@ _FIRST_DELAY_S = 0.2
 _RECOVER_MAX = 200
 _HOLD_BYTES_MAX = 4 * 1024 * 1024
 _STRAYS_MAX = 10_000
-# As many messages as are sent at once: sixteen calls of ten.
-_IN_DOUBT_MAX = 160
 
 
 def emit(run: Run, candidates: Sequence[Record]) -> None:
@@ -102,8 +100,8 @@ def finish(
     if not entries:
         return
     stored = _upload(run, entries, bodies)
-    for at in range(0, len(stored), _IN_DOUBT_MAX):
-        _deliver(run, stored[at : at + _IN_DOUBT_MAX], count_as)
+    for at in range(0, len(stored), SENT_AT_ONCE_MAX):
+        _deliver(run, stored[at : at + SENT_AT_ONCE_MAX], count_as)
 
 
 def _deliver(run: Run, entries: list[Entry], count_as: Literal["confirmed", "recovered"]) -> None:

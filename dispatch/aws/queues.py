@@ -18,6 +18,8 @@ from ledger.facts import SendAnswer
 BATCH_MESSAGES_MAX = 10
 MESSAGE_BYTES_MAX = 1024 * 1024
 _CALLS_AT_ONCE = 16
+# As many messages as can be under way at the same moment.
+SENT_AT_ONCE_MAX = _CALLS_AT_ONCE * BATCH_MESSAGES_MAX
 _RESOLVE_TRIES = 4
 # The caller's fault, but not the message's: the same message may be taken once this is mended.
 _NOT_THE_MESSAGE = THROTTLES | {"AccessDenied", "AccessDeniedException", "KMS.AccessDeniedException", "KmsAccessDenied"}
