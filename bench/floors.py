@@ -15,28 +15,30 @@ import psycopg
 from obstore.store import S3Store
 
 from bench.probe import Usage
-from bench.records import Shape, index_of, page_json, record_id
+from bench.records import RECORDS_PER_GROUP, Shape, index_of, page_json, record_id
+from ledger.canonical import packed_id
 from ledger.ids import new_id
 from ledger.store import connect_arguments
 
 _PAGE = 1000
-_RECORDS_PER_GROUP = 2.5
 _AT_ONCE_BY_THREADS = 8
 _AT_ONCE_BY_TASKS = 128
 _OBJECT = os.urandom(750).hex().encode()  # as large as a group of 2.5 records
-_CLAIMS = "COPY claims (pipeline_id, booking_ns, record_id, generation, entry_id) FROM STDIN (FORMAT BINARY)"
+_CLAIMS = (
+    "COPY claims (pipeline_id, booking_ns, record_id, generation, fingerprint, entry_id) FROM STDIN (FORMAT BINARY)"
+)
 _ENTRIES = (
-    "COPY entries (id, window_id, run_id, opened_at, destination_id, generation, records_n, live, state, group_digest, "
+    "COPY entries (id, window_id, run_id, opened_at, destination_id, generation, records_n, group_digest, "
     "content_hash, idempotency_key, group_json) FROM STDIN (FORMAT BINARY)"
 )
-_CLAIM_TYPES = ["int4", "int8", "bytea", "int4", "uuid"]
-_ENTRY_TYPES = ["uuid", "int8", "uuid", "timestamptz", *["int4"] * 3, "bool", "text", *["bytea"] * 3, "text"]
+_CLAIM_TYPES = ["int2", "int8", "bytea", "int2", "int8", "uuid"]
+_ENTRY_TYPES = ["uuid", "int8", "uuid", "timestamptz", "int4", "int2", "int4", *["bytea"] * 3, "text"]
 _GROUP = '{"MemberId":2002681,"PromotionEngineId":33,"ShopId":1062}'
 
 
 def _entry_row(entry_id: UUID, now: datetime) -> tuple[Any, ...]:
     digest = hashlib.sha256(entry_id.bytes).digest()
-    return (entry_id, 1, entry_id, now, 1, 0, 2, True, "pending", digest[:16], digest, digest, _GROUP)
+    return (entry_id, 1, entry_id, now, 1, 0, 2, digest[:16], digest, digest, _GROUP)
 
 
 def _copy(connection: psycopg.Connection[Any], statement: str, types: list[str], rows: list[tuple[Any, ...]]) -> None:
@@ -50,7 +52,7 @@ def _rows(first: int, groups: int) -> tuple[list[tuple[Any, ...]], list[tuple[An
     now = datetime(2026, 9, 17, 16, tzinfo=UTC)
     entries = [_entry_row(new_id(), now) for _ in range(groups)]
     claims = [
-        (1, index * 3_600_000, record_id(index).encode(), 0, entries[at % groups][0])
+        (1, index * 3_600_000, packed_id(record_id(index)), 0, index, entries[at % groups][0])
         for at, index in enumerate(range(first, first + _PAGE))
     ]
     return claims, entries
@@ -58,7 +60,7 @@ def _rows(first: int, groups: int) -> tuple[list[tuple[Any, ...]], list[tuple[An
 
 def _copy_rows(spec: Mapping[str, Any], usage: Usage) -> int:
     """Write the rows of claims and entries, and nothing else: no conflicts looked for, nothing confirmed."""
-    groups = round(_PAGE / _RECORDS_PER_GROUP)
+    groups = round(_PAGE / RECORDS_PER_GROUP)
     pages: int = spec["records"] // _PAGE
     with psycopg.connect(**connect_arguments(spec["database_url"])) as connection:
         for page in range(pages):
@@ -71,7 +73,7 @@ def _copy_rows(spec: Mapping[str, Any], usage: Usage) -> int:
 
 def _put_objects(spec: Mapping[str, Any], usage: Usage) -> int:
     """Store as many objects as there are groups: by a few threads, or with latency by many tasks."""
-    groups: int = round(spec["records"] / _RECORDS_PER_GROUP)
+    groups: int = round(spec["records"] / RECORDS_PER_GROUP)
     store = S3Store("bench", region="us-east-1", endpoint=spec["endpoint_url"], client_options={"allow_http": True})
     attributes = {"Content-Type": "application/json", "idempotency-key": "0" * 64, "sha256": "0" * 64}
 
@@ -110,7 +112,7 @@ def _decode_pages(spec: Mapping[str, Any], usage: Usage) -> int:
         with usage.timed():
             page = decoder.decode(body)
         assert index_of(page.Items[0]["Id"]["S"]) == first, "the page begins where it should"
-    return round(shape.records / _RECORDS_PER_GROUP)
+    return round(shape.records / RECORDS_PER_GROUP)
 
 
 def measure(spec: Mapping[str, Any]) -> dict[str, float]:

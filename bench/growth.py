@@ -22,9 +22,9 @@ _SPREAD_S = 60 * 24 * HOUR_S  # existing claims lie around the new ones, not onl
 _FILL_STEP = 1_000_000
 _MIDDLE = parse_window("2026-09-17T15:00:00Z")
 _FILL = """
-INSERT INTO claims (pipeline_id, booking_ns, record_id, generation, entry_id)
-SELECT %(pipeline_id)s, %(first_ns)s + number * %(step_ns)s, convert_to(md5(number::text)::uuid::text, 'UTF8'), 0,
-       md5((number / 3)::text)::uuid
+INSERT INTO claims (pipeline_id, booking_ns, record_id, generation, fingerprint, entry_id)
+SELECT %(pipeline_id)s, %(first_ns)s + number * %(step_ns)s, '\\xff'::bytea || uuid_send(md5(number::text)::uuid), 0,
+       number, md5((number / 3)::text)::uuid
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS number
 ON CONFLICT DO NOTHING
 """
@@ -62,7 +62,7 @@ def _group(window: Window, batch: int) -> Group:
     step_ns = HOUR_S * NS_PER_S // (_BATCHES * _BATCH_RECORDS)
     first = batch * _BATCH_RECORDS
     records = [
-        Record(record_id(index), window.start_ns + index * step_ns + 1, b"", b"", b"{}")
+        Record(record_id(index), window.start_ns + index * step_ns + 1, b"", b"", b"{}", index)
         for index in range(first, first + _BATCH_RECORDS)
     ]
     return Group(digest=batch.to_bytes(16, "big"), values_json=b"{}", route="Point", records=records)

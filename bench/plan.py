@@ -15,6 +15,8 @@ NAMES = (
     "one-group",
     "again-staged",
     "again-paged",
+    "reconcile",
+    "read",
     "procrastinate",
     "pgqueuer",
     "copy",
@@ -141,5 +143,8 @@ def _sides(wanted: Sizes) -> Iterator[Case]:
     for flow in ("staged", "paged"):
         yield Case(f"verify-{flow}", "product", flow, Shape(side), verify_due=True, rounds=1)
         yield Case(f"again-{flow}", "product", flow, Shape(side), again=True, rounds=1)
+    for records in (side, wanted.product[-1]) if side != wanted.product[-1] else (side,):
+        yield Case("reconcile", "product", "reconcile", Shape(records), rounds=1 if records > side else 99)
+        yield Case("read", "product", "read", Shape(records), rounds=1 if records > side else 99)
     yield Case("one-group", "product", "staged", Shape(wanted.product[-1], one_group=True), rounds=1)
     yield Case("growth", "growth", "", Shape(wanted.existing[-1]), existing=wanted.existing, rounds=1)

@@ -23,6 +23,8 @@ WHAT = {
     "one-group": "product, staged, all in one group",
     "again-staged": "product, staged, first run of two",
     "again-paged": "product, paged, first run of two",
+    "reconcile": "product, reconcile of a clean window",
+    "read": "floor: read and decode the pages, as the product does",
     "procrastinate": "procrastinate, enqueue only",
     "pgqueuer": "pgqueuer, enqueue only",
     "copy": "floor: COPY claims and entries",
@@ -131,12 +133,17 @@ def _memory(rows: Rows) -> Iterable[Target]:
 
 
 def _ledger(rows: Rows) -> Iterable[Target]:
-    staged = rows.most("staged")
-    kept = _figure(staged, "table_bytes_per_record")
-    yield _target(f"staged, {_size(staged)}: ledger growth per record", 400, kept, least=False, form="{:.0f} bytes")
+    grown = rows.most("again-staged")
+    kept = _figure(grown, "grown_bytes_per_record")
+    yield _target(f"staged, {_size(grown)}: ledger growth per record", 400, kept, least=False, form="{:.0f} bytes")
     for flow in ("staged", "paged"):
         again = _figure(rows.most(f"again-{flow}"), "ratio")
         yield _target(f"{flow}: a second run against the first", 5, again, least=True, form="{:.1f} x faster")
+    clean, read = rows.most("reconcile"), rows.most("read")
+    share = _quotient(clean, read, "records_per_s")
+    yield _target(f"reconcile, {_size(clean)}: its speed of mere reading", 1 / 3, share, least=True, form="{:.2f}")
+    peak = _figure(clean, "peak_mib")
+    yield _target(f"reconcile, {_size(clean)}: peak above imports", 40, peak, least=False, form="{:.1f} MiB")
     grown = rows.most("growth")
     what = f"a claim among {grown['many']:,.0f} against among {grown['few']:,.0f}" if grown else "a claim, grown ledger"
     yield _target(what, 1.5, _figure(grown, "ratio"), least=False, form="{:.2f} x")

@@ -10,11 +10,13 @@ import asyncio
 import hashlib
 import resource
 import zlib
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from typing import Any, cast
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -108,6 +110,47 @@ def _queue_attributes(_: bytes) -> Answer:
     return _sqs('{"Attributes":{"MaximumMessageSize":"1048576"}}')
 
 
+class _Objects:
+    """What was stored: keys with entity tag and size, listed in order, a page at a time."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, tuple[str, int]] = {}
+        self._order: list[str] = []
+
+    def put(self, path: bytes, etag: bytes, size: int) -> None:
+        key = unquote(path.decode()).split("/", 2)[-1]
+        if key not in self._stored:
+            self._order = []
+        self._stored[key] = (etag.decode(), size)
+
+    def listed(self, asked: dict[str, str]) -> str:
+        if not self._order:
+            self._order = sorted(self._stored)
+        prefix, most = asked.get("prefix", ""), min(1000, int(asked.get("max-keys", "1000")))
+        after = asked.get("continuation-token", "")
+        first = bisect_right(self._order, after) if after else bisect_left(self._order, prefix)
+        keys = [key for key in self._order[first : first + most] if key.startswith(prefix)]
+        more = len(keys) == most and self._order[first + most : first + most + 1] != []
+        token = f"<NextContinuationToken>{keys[-1]}</NextContinuationToken>" if more else ""
+        contents = "".join(map(self._content, keys))
+        return (
+            f"<ListBucketResult><Name>bench</Name><Prefix>{prefix}</Prefix><KeyCount>{len(keys)}</KeyCount>"
+            f"<MaxKeys>{most}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}</ListBucketResult>"
+        )
+
+    def _content(self, key: str) -> str:
+        etag, size = self._stored[key]
+        return (
+            f"<Contents><Key>{key}</Key><LastModified>2026-09-17T16:00:00.000Z</LastModified>"
+            f'<ETag>"{etag}"</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>'
+        )
+
+    def clear(self) -> None:
+        self._stored.clear()
+        self._order = []
+
+
+OBJECTS = _Objects()
 URL: list[str] = []
 _TARGETS: dict[bytes, Callable[[bytes], Answer]] = {
     b"DynamoDB_20120810.Query": _query,
@@ -127,9 +170,12 @@ def _xml(body: bytes, headers: bytes = b"") -> Answer:
 def _s3(method: bytes, path: bytes, body: bytes) -> Answer:
     key, _, query = path.partition(b"?")
     if method == b"PUT":
-        COUNTS["parts" if query.startswith(b"partNumber") or b"&partNumber" in query else "puts"] += 1
+        part = query.startswith(b"partNumber") or b"&partNumber" in query
+        COUNTS["parts" if part else "puts"] += 1
         COUNTS["put_bytes"] += len(body)
         etag = hashlib.md5(body, usedforsecurity=False).hexdigest().encode()
+        if not part:
+            OBJECTS.put(key, etag, len(body))
         return b"200 OK", b'ETag: "' + etag + b'"\r\n', b""
     if method == b"HEAD":
         return b"200 OK", b"x-amz-bucket-region: us-east-1\r\n", b""
@@ -138,14 +184,12 @@ def _s3(method: bytes, path: bytes, body: bytes) -> Answer:
     if method == b"POST":
         COUNTS["puts"] += 1
         etag = hashlib.md5(body, usedforsecurity=False).hexdigest().encode() + b"-1"
+        OBJECTS.put(key, etag, 0)
         head = b"<CompleteMultipartUploadResult><Location>here</Location><Bucket>bench</Bucket><Key>"
         return _xml(
             head + key.split(b"/", 2)[-1] + b'</Key><ETag>"' + etag + b'"</ETag></CompleteMultipartUploadResult>'
         )
-    return _xml(
-        b"<ListBucketResult><Name>bench</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1</MaxKeys>"
-        b"<IsTruncated>false</IsTruncated></ListBucketResult>"
-    )
+    return _xml(OBJECTS.listed(dict(parse_qsl(query.decode()))).encode())
 
 
 def _stats(method: bytes) -> Answer:
@@ -153,6 +197,7 @@ def _stats(method: bytes) -> Answer:
     body = msgspec.json.encode({**COUNTS, "cpu_s": usage.ru_utime + usage.ru_stime})
     if method == b"DELETE":
         COUNTS.clear()
+        OBJECTS.clear()
     return b"200 OK", b"Content-Type: application/json\r\n", body
 
 

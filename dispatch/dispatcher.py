@@ -1,8 +1,8 @@
 """One run of one window, from the lease to the closed books."""
 
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -107,14 +107,32 @@ class Dispatcher:
 
         A run that fails, is busy, held or cancelled is reported, not raised; its error is in the report.
         """
-        request = self._request(window, cause)
+        return self._dispatch(self.request(window, cause))
+
+    def dispatch_due(self, cause: Cause) -> Iterator[RunReport]:
+        """Run every closed window within `schedule.catch_up` that was never completed, oldest first, each once.
+
+        One that another process completes in the meantime is passed over; a signal ends it after the step in hand.
+        """
+        schedule, pipeline = self.settings.schedule, self.settings.pipeline
+        for window in runs.owed_windows(self.store, pipeline, schedule.catch_up, schedule.not_before):
+            try:
+                report = self._dispatch(replace(self.request(window, cause), only_owed=True))
+            except runs.NotOwedError:
+                continue
+            yield report
+            if report.outcome == "cancelled":
+                return
+
+    def _dispatch(self, request: runs.RunRequest) -> RunReport:
+        window = request.window
         report = RunReport(
             run_id=request.run_id,
             pipeline=request.pipeline,
             window=window,
             flow=request.flow,
             page_size=request.page_size,
-            cause=cause,
+            cause=request.cause,
             outcome="failed",
             started_at=clock.utc_now(),
             finished_at=clock.utc_now(),
@@ -122,18 +140,21 @@ class Dispatcher:
         try:
             self.cancellation.check()
             started = runs.start_run(self.store, request)
+        except runs.NotOwedError:
+            raise
         except DispatchLedgerError as error:
-            report.outcome, report.error = _outcome_of(error), error
+            report.outcome, report.error = outcome_of(error), error
             report.finished_at = clock.utc_now()
             return report
         report.started_at = started.started_at
         with structlog.contextvars.bound_contextvars(window=window.name, run_id=str(request.run_id)):
-            LOG.info("run started", flow=request.flow, cause=cause, fence=started.tenure.fence)
+            LOG.info("run started", flow=request.flow, cause=request.cause, fence=started.tenure.fence)
             self._work(started, report)
             LOG.info("run ended", outcome=report.outcome, **msgspec.structs.asdict(report.counts))
         return report
 
-    def _request(self, window: Window, cause: Cause) -> runs.RunRequest:
+    def request(self, window: Window, cause: Cause) -> runs.RunRequest:
+        """Return what a run of this window sets out to do, under this configuration."""
         return runs.RunRequest(
             run_id=new_id(),
             pipeline=self.settings.pipeline,
@@ -147,25 +168,35 @@ class Dispatcher:
         )
 
     def _work(self, started: runs.Started, report: RunReport) -> None:
-        keeper = LeaseKeeper(started.tenure, self.store.url)
-        keeper.start()
-        run: Run | None = None
         try:
-            run = self._prepare(started, keeper, report.counts)
-            _guard_against_lost_ledger(run, started)
-            _run(run)
-            report.finished_at = runs.complete_run(self.store, run.tenure, run.counts)
+            with self.working(started, report.counts) as run:
+                guard_against_lost_ledger(run, started)
+                if not started.objects_checked:
+                    runs.note_objects_checked(run.store, run.tenure)
+                _run(run)
+                report.finished_at = runs.complete_run(self.store, run.tenure, run.counts)
             report.outcome = "completed"
             report.open_findings = findings.count_open(self.store, run.tenure)
         except DispatchLedgerError as error:
-            report.outcome, report.error = _outcome_of(error), error
+            report.outcome, report.error, report.finished_at = outcome_of(error), error, clock.utc_now()
+
+    @contextmanager
+    def working(self, started: runs.Started, counts: RunCounts) -> Iterator[Run]:
+        """Yield what a run works with, its lease renewed meanwhile; a run that fails in here ends with its books."""
+        keeper = LeaseKeeper(started.tenure, self.store.url)
+        keeper.start()
+        try:
+            yield self._prepare(started, keeper, counts)
+        except DispatchLedgerError as error:
+            keeper.stop()
+            self._end(started, counts, outcome_of(error), str(error))
+            raise
         except BaseException as error:
-            self._end(started, report, "failed", f"unexpected {type(error).__name__}")
+            keeper.stop()
+            self._end(started, counts, "failed", f"unexpected {type(error).__name__}")
             raise
         finally:
             keeper.stop()
-        if report.error is not None:
-            self._end(started, report, report.outcome, str(report.error))
 
     def _prepare(self, started: runs.Started, keeper: LeaseKeeper, counts: RunCounts) -> Run:
         tenure = started.tenure
@@ -186,6 +217,7 @@ class Dispatcher:
             cancellation=self.cancellation,
             on_progress=self.on_progress,
             counts=counts,
+            skips_claimed=outbox.has_claims(self.store, tenure),
         )
 
     def _destinations(self) -> list[Destination]:
@@ -212,6 +244,7 @@ class Dispatcher:
             order_by=source.order_by,
             route_by=source.route_by,
             message_room=room,
+            updated_at_attribute=source.updated_at_attribute,
         )
 
     def _overhead_bytes(self, window: Window, destination: Destination) -> int:
@@ -230,10 +263,9 @@ class Dispatcher:
         )
         return message_overhead_bytes(sample)
 
-    def _end(self, started: runs.Started, report: RunReport, outcome: RunOutcome, error: str) -> None:
-        report.finished_at = clock.utc_now()
+    def _end(self, started: runs.Started, counts: RunCounts, outcome: RunOutcome, error: str) -> None:
         with suppress(DispatchLedgerError):  # the database may be what failed; the next run ends this one then
-            runs.end_run(self.store, started.tenure, outcome, error, report.counts)
+            runs.end_run(self.store, started.tenure, outcome, error, counts)
 
 
 def _run(run: Run) -> None:
@@ -248,7 +280,7 @@ def _run(run: Run) -> None:
     run.checkpoint()
 
 
-def _guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
+def guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
     """Hold a window that no run has worked on, but that has objects: the ledger was lost, or another dispatcher works.
 
     Raises:
@@ -262,10 +294,10 @@ def _guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
         reason = f"no run of it is in the ledger, but objects are already under s3://{destination.bucket}/{prefix}"
         runs.hold_window(run.store, run.tenure, reason)
         raise runs.held(run.tenure.window, reason)
-    runs.note_objects_checked(run.store, run.tenure)
 
 
-def _outcome_of(error: DispatchLedgerError) -> RunOutcome:
+def outcome_of(error: DispatchLedgerError) -> RunOutcome:
+    """Return how a run ended that raised this."""
     if isinstance(error, CancelledError):
         return "cancelled"
     if isinstance(error, BusyError):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
@@ -151,7 +152,7 @@ def _upload(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) ->
         else:
             stored[entry.id] = _upload_streamed(run, entry)
     for bucket, here in by_bucket.items():
-        uploads = [_upload_of(entry, document(entry, bodies[entry.id])) for entry in here]
+        uploads = [upload_of(entry, document(entry, bodies[entry.id])) for entry in here]
         answers = run.objects.put_many(bucket, uploads)
         stored |= {entry.id: answer for entry, answer in zip(here, answers, strict=True)}
     return [msgspec.structs.replace(entry, stored=stored[entry.id]) for entry in entries]
@@ -161,7 +162,8 @@ def _metadata(entry: Entry, sha256_hex: str) -> dict[str, str]:
     return {"idempotency-key": entry.idempotency_key.hex(), "sha256": sha256_hex}
 
 
-def _upload_of(entry: Entry, body: bytes) -> Upload:
+def upload_of(entry: Entry, body: bytes) -> Upload:
+    """Return an entry's object as it is stored."""
     return Upload(object_key(entry), body, _metadata(entry, hashlib.sha256(body).hexdigest()))
 
 
@@ -187,14 +189,18 @@ def _send(run: Run, entries: Sequence[Entry]) -> list[tuple[Entry, SendAnswer]]:
     return answers
 
 
-def recover(run: Run) -> None:
+def recover(run: Run, quiet: timedelta = timedelta()) -> None:
     """Finish what earlier runs of this window left unfinished, from the ledger alone.
 
-    What was never sent and is no longer due is void, and its claims are free; what may have been sent is sent again
-    under the same idempotency key.
+    What was never sent and is no longer due is void, and its claims are free; what may have been sent is confirmed when
+    a receipt proves it, else sent again under the same idempotency key.
+
+    Args:
+        quiet: leave alone what was opened or tried more recently than this.
     """
+    run.counts.recovered += outbox.prove_received(run.store, run.tenure)
     after: UUID | None = None
-    while unfinished := outbox.list_unfinished(run.store, run.tenure, after, _RECOVER_MAX):
+    while unfinished := outbox.list_unfinished(run.store, run.tenure, after, _RECOVER_MAX, quiet):
         after = unfinished[-1].id
         sizes = outbox.payload_bytes(run.store, run.tenure, unfinished)
         batch: list[Entry] = []

@@ -10,9 +10,10 @@ from operator import attrgetter
 import msgspec
 
 from dispatch.aws.source import SourcePage
-from dispatch.judging import Left, Rules, Verdict, judge
+from dispatch.items import Item
+from dispatch.judging import Left, Rules, Verdict, judge, sighted
 from dispatch.run import Run
-from ledger import clock, runs, staging
+from ledger import outbox, runs, staging
 from ledger.facts import BadRecord, PageFacts, Record
 
 BATCH_RECORDS_MAX = 1000
@@ -60,6 +61,7 @@ def _paged(run: Run) -> Iterator[Batch]:
         runs.journal_page(run.store, run.tenure, sifted.facts, sifted.bad)
         yield from _in_memory(sifted.candidates)
         runs.finish_page(run.store, run.tenure, sifted.facts.number)
+        del page, sifted
 
 
 def _staged(run: Run) -> Iterator[Batch]:
@@ -72,6 +74,7 @@ def _staged(run: Run) -> Iterator[Batch]:
         expected += staged
         run.saw_again(len(sifted.candidates) - staged)
         largest_bytes = max([largest_bytes, *(len(one.body) for one in sifted.candidates)])
+        del page, sifted
     with closing(staging.StagedRecords(run.store, run.tenure, expected, largest_bytes)) as staged_records:
         yield from cut_batches(staged_records.in_order(), staged_records.of_group)
 
@@ -82,6 +85,7 @@ def _pages(run: Run) -> Iterator[SourcePage]:
         run.counts.pages += 1
         run.progress()
         yield page
+        del page
         run.checkpoint()
 
 
@@ -94,10 +98,14 @@ class Sifted(msgspec.Struct, frozen=True):
 
 
 def sift(run: Run, page: SourcePage) -> Sifted:
-    """Judge a page by the index's copy; where that copy cannot decide, by the base table's."""
+    """Judge a page by the index's copy; where that copy cannot decide, by the base table's.
+
+    What was claimed before this run is already promised, whatever became of the record since: it is only counted.
+    """
     verdicts: list[Verdict] = []
     doubtful: list[str] = []
-    for item in page.items:
+    unclaimed = _unclaimed(run, page.items)
+    for item in unclaimed:
         verdict = judge(item, run.rules)
         if run.must_read_again(item, verdict):
             doubtful.append(run.identity(item))
@@ -107,9 +115,19 @@ def sift(run: Run, page: SourcePage) -> Sifted:
     verdicts += run.judge_again(doubtful)
     candidates = [verdict for verdict in verdicts if isinstance(verdict, Record)]
     bad = [verdict for verdict in verdicts if isinstance(verdict, BadRecord)]
-    not_due = len(page.items) - outside - len(candidates) - len(bad)
+    not_due = len(unclaimed) - outside - len(candidates) - len(bad)
     _count(run, len(page.items), outside, not_due, len(bad))
+    run.saw_again(len(page.items) - len(unclaimed))
     return Sifted(_facts(run.rules, run.counts.pages, page, outside, not_due), candidates, bad)
+
+
+def _unclaimed(run: Run, items: list[Item]) -> list[Item]:
+    if not run.skips_claimed:
+        return items
+    due = [(place, found) for place, item in enumerate(items) if (found := sighted(item, run.rules)) is not None]
+    claimed = outbox.claimed_already(run.store, run.tenure, [found for _, found in due])
+    dropped = {due[place][0] for place in claimed}
+    return [item for place, item in enumerate(items) if place not in dropped]
 
 
 def _count(run: Run, evaluated: int, outside: int, not_due: int, set_aside: int) -> None:
@@ -131,7 +149,7 @@ def _facts(rules: Rules, number: int, page: SourcePage, outside: int, not_due: i
         evaluated=len(page.items),
         outside=outside,
         not_due=not_due,
-        read_at=clock.utc_now(),
+        read_at=page.read_at,
     )
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from dispatch.items import Item, TableSchema, plain, plain_item, record_id
 from dispatch.ordering import group_key, order_key
-from ledger.canonical import ascii_json, canonical_json, members
-from ledger.facts import BadRecord, Record
+from ledger.canonical import ascii_json, canonical_json, fingerprint, members
+from ledger.facts import BadRecord, Occurrence, Record
 from ledger.instants import Window, parse_booking_ns
 
 
@@ -39,6 +39,7 @@ class Rules(msgspec.Struct, frozen=True):
     order_by: str
     route_by: str
     message_room: dict[str, int]
+    updated_at_attribute: str | None = None
 
 
 def judge(item: Item, rules: Rules) -> Verdict:
@@ -59,6 +60,19 @@ def judge(item: Item, rules: Rules) -> Verdict:
         return _record(item, rules, identity, booking_ns)
     except ValueError as reason:
         return BadRecord(identity, time_text, "too_large", str(reason))
+
+
+def sighted(item: Item, rules: Rules) -> Occurrence | None:
+    """Return which occurrence of the window an item shows as due, whether usable or not; None when it shows none."""
+    status, time = item.get(rules.status_attribute), item.get(rules.time_attribute)
+    if status is None or time is None or status.get("S") != rules.due_status:
+        return None
+    try:
+        booking_ns = parse_booking_ns(time["S"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    inside = rules.window.start_ns <= booking_ns <= rules.window.end_ns
+    return (booking_ns, record_id(item, rules.schema)) if inside else None
 
 
 def _booking_time(item: Item, rules: Rules) -> tuple[str, int | None, str]:
@@ -95,13 +109,40 @@ def _record(item: Item, rules: Rules, identity: str, booking_ns: int) -> Record:
     room = rules.message_room[route]
     if len(group_json) * 6 > room and len(ascii_json(group_json)) > room:  # one byte becomes six at the most
         raise ValueError(f"its group values need more than the {room} bytes that its queue's messages have room for")
+    body = body_of(item)
     return Record(
         record_id=identity,
         booking_ns=booking_ns,
         group_key=group_key(values, route, typed),
         order_key=order_key(item.get(rules.order_by), booking_ns, identity),
-        body=canonical_json(plain_item(item)),
+        body=body,
+        fingerprint=fingerprint(body, rules.updated_at_attribute),
     )
+
+
+def body_of(item: Item) -> bytes:
+    """Return the whole record as canonical JSON."""
+    return canonical_json(plain_item(item))
+
+
+def promised(body: bytes, rules: Rules) -> Occurrence:
+    """Read back from a record's body which occurrence it is.
+
+    Raises:
+        ValueError: when the body is no record of this table that a dispatch could have written.
+    """
+    try:
+        by_name = members(body)
+        identity = _identity_of(by_name, rules.schema)
+        return parse_booking_ns(msgspec.json.decode(by_name[rules.time_attribute], type=str)), identity
+    except (KeyError, msgspec.DecodeError, RecursionError) as reason:
+        raise ValueError(f"{type(reason).__name__}: {reason}") from None
+
+
+def _identity_of(by_name: dict[str, msgspec.Raw], schema: TableSchema) -> str:
+    if schema.text_key is not None:
+        return msgspec.json.decode(by_name[schema.text_key], type=str)
+    return canonical_json({name: by_name[name] for name in schema.key_types}).decode("utf-8", "surrogatepass")
 
 
 def group_values(body: bytes, rules: Rules) -> tuple[list[Any], str]:

@@ -38,6 +38,7 @@ class Run:
     """One process working on one window with one frozen configuration.
 
     Attributes:
+        skips_claimed: whether what was claimed before this run is left out as soon as it is seen.
         destinations: where the entries of each route go.
         queues: the queues found so far, by the name that the destinations use.
         on_progress: called as the work goes on, for whoever shows it to a person.
@@ -58,6 +59,7 @@ class Run:
     cancellation: Cancellation
     on_progress: Callable[[RunCounts], None]
     counts: RunCounts = field(default_factory=RunCounts)
+    skips_claimed: bool = False
 
     def checkpoint(self) -> None:
         """Stop here when a signal asked for it, or when the lease is lost.

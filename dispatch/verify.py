@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dispatch.judging import promised
 from dispatch.run import Run
 from ledger import findings
-from ledger.canonical import members
 from ledger.facts import BadRecord, Entry, Record
-from ledger.instants import parse_booking_ns
 from ledger.outbox import iter_parts
 
 
@@ -46,24 +45,7 @@ def still_due(run: Run, entry: Entry) -> bool:
 
 
 def _part_is_due(run: Run, part: bytes) -> bool:
-    claimed = dict(
-        _occurrence(run, bytes(body)) for body in msgspec.json.decode(b"[" + part + b"]", type=list[msgspec.Raw])
-    )
+    bodies = msgspec.json.decode(b"[" + part + b"]", type=list[msgspec.Raw])
+    claimed = {identity: booking_ns for booking_ns, identity in (promised(bytes(one), run.rules) for one in bodies)}
     verdicts = zip(claimed.values(), run.judge_again(list(claimed)), strict=True)
     return all(isinstance(now, Record) and now.booking_ns == booking_ns for booking_ns, now in verdicts)
-
-
-def _occurrence(run: Run, body: bytes) -> tuple[str, int]:
-    """Read back which occurrence a body belongs to."""
-    by_name = members(body)
-    schema = run.rules.schema
-    if schema.text_key is not None:
-        identity = msgspec.json.decode(by_name[schema.text_key], type=str)
-    else:
-        names = sorted(schema.key_types, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
-        identity = (
-            "{"
-            + ",".join(f"{msgspec.json.encode(name).decode()}:{bytes(by_name[name]).decode()}" for name in names)
-            + "}"
-        )
-    return identity, parse_booking_ns(msgspec.json.decode(by_name[run.rules.time_attribute], type=str))

@@ -9,10 +9,13 @@ import json
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
+from uuid import UUID
 
 import msgspec
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_UUID_LENGTH = 36
+_UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # The widest exponent that DynamoDB keeps is 10**125; a bound keeps "1E+999999999" from becoming a gigabyte of digits.
 _MAX_EXPONENT = 200
@@ -23,6 +26,23 @@ _INT_DIGITS = 18
 def utf8(text: str) -> bytes:
     """Encode `text`; a lone surrogate (which UTF-8 cannot say) passes as the three bytes it would have had."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def packed_id(record_id: str) -> bytes:
+    """Return a record id as the claims keep it: a lower-case UUID as its 16 bytes after 0xFF, any other as UTF-8.
+
+    No UTF-8 begins with 0xFF, so two ids never become one.
+    """
+    if len(record_id) == _UUID_LENGTH and _UUID.fullmatch(record_id):
+        return b"\xff" + bytes.fromhex(record_id.replace("-", ""))
+    return utf8(record_id)
+
+
+def unpacked_id(packed: bytes) -> str:
+    """Return the record id that `packed_id` made these bytes of."""
+    if packed[:1] == b"\xff":
+        return str(UUID(bytes=packed[1:]))
+    return packed.decode("utf-8", "surrogatepass")
 
 
 def plain_digits(number: str) -> str:
@@ -96,12 +116,29 @@ def _encode_text(text: str) -> str:
 
 
 def members(body: bytes) -> dict[str, msgspec.Raw]:
-    """Take a canonical JSON object apart: each member's name and its canonical JSON."""
+    """Take a JSON object apart: each member's name and its JSON.
+
+    Raises:
+        ValueError: when it is no JSON object, or nested deeper than can be read.
+    """
     try:
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError as reason:
+        raise ValueError(str(reason)) from None
     except msgspec.DecodeError:  # an escaped lone surrogate, which msgspec refuses
+        return _members_slowly(body)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _members_slowly(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
         raw = json.loads(body, parse_int=_raw, parse_float=_raw)
+        if not isinstance(raw, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - what is wrong is the text, not our call
         return {name: msgspec.Raw(canonical_json(value)) for name, value in raw.items()}
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _raw(digits: str) -> msgspec.Raw:
@@ -124,6 +161,19 @@ def _escape(char: str) -> str:
 def sha256(data: bytes) -> bytes:
     """Return the 32 raw bytes of the SHA-256 of `data`."""
     return hashlib.sha256(data).digest()
+
+
+def fingerprint(body: bytes, without: str | None) -> int:
+    """Return 64 bits, signed, of the SHA-256 of a record's canonical JSON, leaving out one member.
+
+    Args:
+        without: the member that says when the record last changed, which is no change by itself; None for none.
+    """
+    if without is not None:
+        by_name = members(body)
+        if by_name.pop(without, None) is not None:
+            body = canonical_json(by_name)
+    return int.from_bytes(sha256(body)[:8], "big", signed=True)
 
 
 def content_hash(record_bodies: Iterable[bytes]) -> bytes:

@@ -8,10 +8,13 @@ import msgspec
 
 from ledger.instants import Window
 
-EntryState = Literal["pending", "sending", "confirmed", "void"]
 AttemptOutcome = Literal["unknown", "accepted", "failed", "refused"]
 RunOutcome = Literal["completed", "failed", "cancelled", "busy", "held"]
 Flow = Literal["full", "staged", "paged"]
+FindingState = Literal["open", "repaired", "acknowledged", "closed"]
+Repair = Literal["redispatched", "completed", "tagged", "removed", "rebuilt"]
+# Booking time in nanoseconds since 1970, and record id.
+Occurrence = tuple[int, str]
 Cause = Literal["schedule", "manual", "reconcile", "redo"]
 
 
@@ -24,6 +27,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         group_key: bytes that compare as the group does: group-by values, then route.
         order_key: bytes that compare as the record does inside its group; unique there.
         body: the whole record as canonical JSON.
+        fingerprint: 64 bits of a hash of its content, without what changes although nothing is owed anew.
     """
 
     record_id: str
@@ -31,6 +35,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     group_key: bytes
     order_key: bytes
     body: bytes
+    fingerprint: int
+
+    @property
+    def occurrence(self) -> Occurrence:
+        """The key by which the ledger knows it."""
+        return self.booking_ns, self.record_id
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -85,7 +95,6 @@ class Entry(msgspec.Struct, frozen=True):
     records_n: int
     group_json: bytes
     destination: Destination
-    state: EntryState = "pending"
     attempts: int = 0
     unproven: bool = False
     stored: StoredObject | None = None

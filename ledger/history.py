@@ -5,43 +5,26 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import psycopg
-from psycopg.rows import dict_row
 
-from ledger.canonical import utf8
-from ledger.instants import Window, format_ns, format_s, format_time
+from ledger.canonical import packed_id, unpacked_id, utf8
+from ledger.documents import FINDINGS, Document, Row, finding_document, one_snapshot, plain, rows
+from ledger.instants import Window, format_ns, format_s
 from ledger.keys import object_key, window_prefix
+from ledger.reports import COUNTS, only, window_numbers
 from ledger.store import Connection, Store
 
 ROWS_MAX = 200
-Row = dict[str, Any]
-Document = dict[str, Any]
 
 _ENTRY = (
-    "SELECT entries.*, windows.start_s, pipelines.name AS pipeline, destinations.route, destinations.job, "
-    "destinations.queue, destinations.bucket, destinations.prefix FROM entries "
-    "JOIN windows ON windows.id = entries.window_id JOIN pipelines ON pipelines.id = windows.pipeline_id "
-    "JOIN destinations ON destinations.id = entries.destination_id "
+    "SELECT entry_states.*, windows.start_s, pipelines.name AS pipeline, destinations.route, destinations.job, "
+    "destinations.queue, destinations.bucket, destinations.prefix FROM entry_states "
+    "JOIN windows ON windows.id = entry_states.window_id JOIN pipelines ON pipelines.id = windows.pipeline_id "
+    "JOIN destinations ON destinations.id = entry_states.destination_id "
 )
-_FINDING = (
-    "SELECT findings.*, windows.start_s FROM findings JOIN windows ON windows.id = findings.window_id "
-    "JOIN pipelines ON pipelines.id = findings.pipeline_id WHERE pipelines.name = %(pipeline)s "
-)
-
-
-def _rows(connection: Connection, query: Any, parameters: Row) -> list[Row]:
-    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
-        return cursor.execute(query, parameters).fetchall()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, UUID):
-        return str(value)
-    return format_time(value) if hasattr(value, "astimezone") else value
 
 
 def _event(at: Any, event: str, **details: Any) -> Row:
-    return {"at": _plain(at), "event": event} | {name: _plain(value) for name, value in details.items()}
+    return {"at": plain(at), "event": event} | {name: plain(value) for name, value in details.items()}
 
 
 def _in_time(events: Iterable[Row | None]) -> list[Row]:
@@ -53,74 +36,57 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
 
     Pages and entries are listed up to `ROWS_MAX`, newest first; the totals count all of them.
     """
-    parameters = {"pipeline": pipeline, "start_s": window.start_s, "limit": ROWS_MAX}
 
     def work(connection: Connection) -> Document:
+        one_snapshot(connection)
         document: Document = {"window": window.name, "end": window.end_name, "pipeline": pipeline}
-        found = _rows(
-            connection,
-            "SELECT windows.*, lease_until > ledger_now() AS running FROM windows "
-            "JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %(pipeline)s AND start_s = %(start_s)s",
-            parameters,
-        )
+        found = window_numbers(connection, pipeline, only(window))
         if not found:
-            nothing: Document = {"runs": [], "pages": [], "entries": [], "findings": [], "events": []}
-            return document | {"state": "not_dispatched", "totals": _NO_ENTRIES} | nothing
-        here = parameters | {"window_id": found[0]["id"]}
-        runs = _rows(connection, "SELECT * FROM runs WHERE window_id = %(window_id)s ORDER BY started_at", here)
-        pages = _rows(
+            return document | _NOTHING
+        here = {"pipeline": pipeline, "window_id": found[0]["id"], "limit": ROWS_MAX}
+        runs = rows(connection, "SELECT * FROM runs WHERE window_id = %(window_id)s ORDER BY started_at", here)
+        pages = rows(
             connection,
             "SELECT pages.* FROM pages JOIN runs ON runs.id = run_id WHERE window_id = %(window_id)s "
             "ORDER BY runs.started_at DESC, number LIMIT %(limit)s",
             here,
         )
-        totals = _rows(connection, _ENTRY_TOTALS, here)[0]
-        query = _ENTRY + "WHERE window_id = %(window_id)s ORDER BY entries.id DESC LIMIT %(limit)s"
-        entries = _rows(connection, query, here)
-        findings = _rows(connection, _FINDING + "AND window_id = %(window_id)s ORDER BY findings.id", here)
+        query = _ENTRY + "WHERE window_id = %(window_id)s ORDER BY entry_states.id DESC LIMIT %(limit)s"
+        entries = rows(connection, query, here)
+        findings = rows(connection, FINDINGS + "AND window_id = %(window_id)s ORDER BY findings.id", here)
         return document | {
-            "state": _window_state(found[0], runs),
+            "state": found[0]["state"],
             "held": found[0]["held_reason"],
-            "completed_at": _plain(found[0]["completed_at"]),
-            "totals": {name: int(count) for name, count in totals.items()},
+            "completed_at": plain(found[0]["completed_at"]),
+            "verified_at": plain(found[0]["verified_at"]),
+            "coverage": found[0]["coverage"],
+            "open_findings": found[0]["open_findings"],
+            "totals": {name: found[0][name] for name in COUNTS},
             "runs": [_run_document(run) for run in runs],
             "pages": [_page_document(page) for page in pages],
             "entries": [_entry_document(entry) for entry in entries],
-            "findings": [_finding_document(finding) for finding in findings],
+            "findings": [finding_document(finding) for finding in findings],
             "events": _in_time([*_run_events(runs), *_page_events(pages), *_finding_events(findings)]),
         }
 
     return store.transaction(work)
 
 
-_NO_ENTRIES = {"entries": 0, "pending": 0, "sending": 0, "confirmed": 0, "void": 0, "records": 0}
-_ENTRY_TOTALS = (
-    "SELECT count(*) AS entries, count(*) FILTER (WHERE state = 'pending') AS pending, "
-    "count(*) FILTER (WHERE state = 'sending') AS sending, count(*) FILTER (WHERE state = 'confirmed') AS confirmed, "
-    "count(*) FILTER (WHERE state = 'void') AS void, "
-    "coalesce(sum(records_n) FILTER (WHERE state <> 'void'), 0) AS records "
-    "FROM entries WHERE window_id = %(window_id)s"
-)
-
-
-def _window_state(window: Row, runs: list[Row]) -> str:
-    if window["held_at"] is not None:
-        return "held"
-    if window["running"]:
-        return "running"
-    if window["completed_at"] is None:
-        return "incomplete" if any(run["fence"] is not None for run in runs) else "not_dispatched"
-    worked = [run for run in runs if run["fence"] is not None]
-    return "dispatched" if worked and worked[-1]["outcome"] == "completed" else "incomplete"
+_NOTHING: Document = {
+    "state": "not_dispatched",
+    "open_findings": 0,
+    "totals": dict.fromkeys(COUNTS, 0),
+    **{name: [] for name in ("runs", "pages", "entries", "findings", "events")},
+}
 
 
 def _run_document(run: Row) -> Row:
     hidden = {"window_id", "config", "id"}
-    return {"run_id": str(run["id"])} | {name: _plain(value) for name, value in run.items() if name not in hidden}
+    return {"run_id": str(run["id"])} | {name: plain(value) for name, value in run.items() if name not in hidden}
 
 
 def _page_document(page: Row) -> Row:
-    return {name: _plain(value) for name, value in page.items()}
+    return {name: plain(value) for name, value in page.items()}
 
 
 def _entry_document(entry: Row) -> Row:
@@ -146,28 +112,8 @@ def _entry_document(entry: Row) -> Row:
             "etag": entry["object_etag"],
         },
         "run_id": str(entry["run_id"]),
-        "opened_at": _plain(entry["opened_at"]),
-        "confirmed_at": _plain(entry["confirmed_at"]),
-    }
-
-
-def _text(identity: bytes | None) -> str | None:
-    return None if identity is None else identity.decode("utf-8", "surrogatepass")
-
-
-def _finding_document(finding: Row) -> Row:
-    return {
-        "id": finding["id"],
-        "kind": finding["kind"],
-        "cause": finding["cause"],
-        "window": format_s(finding["start_s"]),
-        "record_id": _text(finding["record_id"]),
-        "entry_id": _plain(finding["entry_id"]),
-        "object_key": finding["object_key"],
-        "state": finding["state"],
-        "repair": finding["repair"],
-        "first_seen_at": _plain(finding["first_seen_at"]),
-        "detail": msgspec.Raw(finding["detail"].encode()),
+        "opened_at": plain(entry["opened_at"]),
+        "confirmed_at": plain(entry["confirmed_at"]),
     }
 
 
@@ -220,8 +166,8 @@ def _entry_events(entries: Iterable[Row], attempts: Iterable[Row]) -> Iterable[R
 
 
 def _attempts(connection: Connection, ids: list[UUID]) -> list[Row]:
-    query = "SELECT * FROM attempts WHERE entry_id = ANY(%(ids)s::uuid[]) ORDER BY entry_id, number"
-    return _rows(connection, query, {"ids": ids})
+    query = "SELECT * FROM all_attempts WHERE entry_id = ANY(%(ids)s::uuid[]) ORDER BY entry_id, number"
+    return rows(connection, query, {"ids": ids})
 
 
 def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | None:
@@ -232,12 +178,12 @@ def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | Non
     parameters = {"pipeline": pipeline, "id": entry_id, "limit": ROWS_MAX}
 
     def work(connection: Connection) -> Document | None:
-        query = _ENTRY + "WHERE entries.id = %(id)s AND pipelines.name = %(pipeline)s"
-        entries = _rows(connection, query, parameters)
+        query = _ENTRY + "WHERE entry_states.id = %(id)s AND pipelines.name = %(pipeline)s"
+        entries = rows(connection, query, parameters)
         if not entries:
             return None
         window = Window(entries[0]["start_s"])
-        claims = _rows(
+        claims = rows(
             connection,
             "SELECT record_id, booking_ns FROM claims JOIN pipelines ON pipelines.id = pipeline_id "
             "WHERE name = %(pipeline)s AND booking_ns BETWEEN %(first)s AND %(last)s AND entry_id = %(id)s "
@@ -245,15 +191,15 @@ def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | Non
             parameters | {"first": window.start_ns, "last": window.end_ns},
         )
         attempts = _attempts(connection, [entry_id])
-        findings = _rows(connection, _FINDING + "AND entry_id = %(id)s ORDER BY findings.id", parameters)
+        findings = rows(connection, FINDINGS + "AND entry_id = %(id)s ORDER BY findings.id", parameters)
         events = [*_entry_events(entries, attempts), *_finding_events(findings)]
         return _entry_document(entries[0]) | {
             "occurrences": [
-                {"record_id": _text(claim["record_id"]), "booking_time": format_ns(claim["booking_ns"])}
+                {"record_id": unpacked_id(claim["record_id"]), "booking_time": format_ns(claim["booking_ns"])}
                 for claim in claims
             ],
-            "sends": [{name: _plain(value) for name, value in attempt.items()} for attempt in attempts],
-            "findings": [_finding_document(finding) for finding in findings],
+            "sends": [{name: plain(value) for name, value in attempt.items()} for attempt in attempts],
+            "findings": [finding_document(finding) for finding in findings],
             "events": _in_time(events),
         }
 
@@ -262,19 +208,24 @@ def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | Non
 
 def record_history(store: Store, pipeline: str, record_id: str) -> Document:
     """Return the story of a record: every occurrence that was ever claimed, with its entry, and its findings."""
-    parameters = {"pipeline": pipeline, "record_id": utf8(record_id), "limit": ROWS_MAX}
+    parameters = {
+        "pipeline": pipeline,
+        "record_id": utf8(record_id),
+        "packed_id": packed_id(record_id),
+        "limit": ROWS_MAX,
+    }
 
     def work(connection: Connection) -> Document:
-        claims = _rows(
+        claims = rows(
             connection,
             "SELECT booking_ns, generation, entry_id FROM claims JOIN pipelines ON pipelines.id = pipeline_id "
-            "WHERE name = %(pipeline)s AND record_id = %(record_id)s ORDER BY booking_ns, generation LIMIT %(limit)s",
+            "WHERE name = %(pipeline)s AND record_id = %(packed_id)s ORDER BY booking_ns, generation LIMIT %(limit)s",
             parameters,
         )
         ids = [claim["entry_id"] for claim in claims]
-        entries = _rows(connection, _ENTRY + "WHERE entries.id = ANY(%(ids)s::uuid[])", {"ids": ids})
+        entries = rows(connection, _ENTRY + "WHERE entry_states.id = ANY(%(ids)s::uuid[])", {"ids": ids})
         attempts = _attempts(connection, ids)
-        findings = _rows(connection, _FINDING + "AND record_id = %(record_id)s ORDER BY findings.id", parameters)
+        findings = rows(connection, FINDINGS + "AND record_id = %(record_id)s ORDER BY findings.id", parameters)
         by_id = {entry["id"]: _entry_document(entry) for entry in entries}
         events = [*_entry_events(entries, attempts), *_finding_events(findings)]
         return {
@@ -288,8 +239,19 @@ def record_history(store: Store, pipeline: str, record_id: str) -> Document:
                 }
                 for claim in claims
             ],
-            "findings": [_finding_document(finding) for finding in findings],
+            "findings": [finding_document(finding) for finding in findings],
             "events": _in_time(events),
         }
 
     return store.transaction(work)
+
+
+def findings_of_pass(store: Store, pipeline: str, window: Window, run_id: UUID | None, limit: int) -> list[Document]:
+    """List a window's findings that are open, or that this run has seen or repaired, oldest first, up to `limit`."""
+    query = FINDINGS + (
+        "AND windows.start_s = %(start_s)s AND (findings.state = 'open' OR findings.last_run_id = %(run_id)s) "
+        "ORDER BY findings.id LIMIT %(limit)s"
+    )
+    parameters = {"pipeline": pipeline, "start_s": window.start_s, "run_id": run_id, "limit": limit}
+    found = store.transaction(lambda connection: rows(connection, query, parameters))
+    return [finding_document(row) for row in found]

@@ -6,6 +6,7 @@ Source: RFC 3339. Python's own parser drops the seventh fraction digit and Postg
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 
 from ledger.errors import InputError
 
@@ -22,19 +23,28 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]+))?(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))",
 )
 _BOOKING = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(?:Z|\+00:00)",
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:Z|\+00:00)",
 )
 
 
 def _seconds(year: str, month: str, day: str, hour: str, minute: str, second: str) -> int:
-    if int(hour) > 23 or int(minute) > 59 or int(second) > 59:
-        reason = "a leap second names no hour of its own" if int(second) == 60 else "no such time of day"
+    if hour > "23" or minute > "59" or second > "59":
+        reason = "a leap second names no hour of its own" if second == "60" else "no such time of day"
         raise ValueError(reason)
+    return _day_s(year, month, day) + int(hour) * HOUR_S + int(minute) * 60 + int(second)
+
+
+@lru_cache(maxsize=4096)  # neighbours in an index share their second, or come back to it
+def _second_s(text: str) -> int:
+    day, time = text[:10].split("-"), text[11:].split(":")
+    return _seconds(*day, *time)
+
+
+def _day_s(year: str, month: str, day: str) -> int:
     try:
-        days = date(int(year), int(month), int(day)).toordinal() - _EPOCH_ORDINAL
+        return (date(int(year), int(month), int(day)).toordinal() - _EPOCH_ORDINAL) * DAY_S
     except ValueError:
         raise ValueError("no such day in the calendar of the years 1 to 9999") from None
-    return days * DAY_S + int(hour) * HOUR_S + int(minute) * 60 + int(second)
 
 
 def parse_instant(text: str) -> tuple[int, str]:
@@ -71,8 +81,8 @@ def parse_booking_ns(text: str) -> int:
     match = _BOOKING.fullmatch(text)
     if match is None:
         raise ValueError("not a full RFC 3339 timestamp in Z or +00:00 with 0 to 9 fraction digits")
-    *clock_face, fraction = match.groups()
-    instant_ns = _seconds(*clock_face) * NS_PER_S + (int(fraction.ljust(9, "0")) if fraction else 0)
+    second, fraction = match.groups()
+    instant_ns = _second_s(second) * NS_PER_S + (int(fraction.ljust(9, "0")) if fraction else 0)
     if not MIN_NS <= instant_ns <= MAX_NS:
         raise ValueError("outside 1677-09-22 to 2262-04-11, which is what 64 bits of nanoseconds can hold")
     return instant_ns

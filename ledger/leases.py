@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, LiteralString
 from uuid import UUID
 
 import structlog
@@ -51,6 +52,20 @@ def check_fence(connection: Connection, tenure: Tenure) -> None:
     """
     if connection.execute(sql("check_fence"), tenure.key()).fetchone() is None:
         raise tenure.lost()
+
+
+def execute_fenced(store: Store, tenure: Tenure, statement: LiteralString, parameters: Any) -> None:
+    """Execute one statement under the fence, in a transaction of its own; so it must be safe to repeat.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+
+    def work(connection: Connection) -> None:
+        check_fence(connection, tenure)
+        connection.execute(statement, parameters)
+
+    store.transaction(work)
 
 
 @dataclass

@@ -3,21 +3,24 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID
 
 import msgspec
+import psycopg
 
 from ledger import findings
-from ledger.canonical import content_hash, idempotency_key, sha256, utf8
-from ledger.facts import Destination, Entry, Group, Record, SendAnswer, StoredObject
+from ledger.canonical import content_hash, idempotency_key, packed_id, sha256
+from ledger.facts import Destination, Entry, Group, Occurrence, Record, SendAnswer, StoredObject
 from ledger.ids import new_id
-from ledger.leases import Tenure, check_fence
+from ledger.leases import Tenure, check_fence, execute_fenced
 from ledger.store import Connection, Store, byte_array, number_array, sql
 
 _COPY_PARTS = "COPY payload_parts (window_id, entry_id, part, records_json) FROM STDIN (FORMAT BINARY)"
-_FIRST_ID = UUID(int=0)
+FIRST_ID = UUID(int=0)
+REFUSED = "refused by the queue"
 
 
 @dataclass
@@ -89,8 +92,35 @@ def open_entries(
     return store.transaction(work)
 
 
+def has_claims(store: Store, tenure: Tenure) -> bool:
+    """Say whether any occurrence of the window is claimed, by whichever run of whichever window."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM claims WHERE pipeline_id = %(pipeline_id)s "
+        "AND booking_ns BETWEEN %(start_ns)s AND %(end_ns)s)"
+    )
+    parameters = {
+        "pipeline_id": tenure.pipeline_id,
+        "start_ns": tenure.window.start_ns,
+        "end_ns": tenure.window.end_ns,
+    }
+    row = store.transaction(lambda connection: connection.execute(query, parameters).fetchone())
+    return bool(row and row[0])
+
+
+def claimed_already(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> dict[int, UUID]:
+    """Return which of these occurrences are claimed, by their place in the sequence, with the last entry of each."""
+    if not occurrences:
+        return {}
+    parameters = {
+        "pipeline_id": tenure.pipeline_id,
+        "booking_ns": number_array(booking_ns for booking_ns, _ in occurrences),
+        "record_ids": byte_array(packed_id(record_id) for _, record_id in occurrences),
+    }
+    return dict(store.transaction(lambda connection: connection.execute(sql("claimed_already"), parameters).fetchall()))
+
+
 def _occurrence(record: Record) -> tuple[int, bytes]:
-    return record.booking_ns, utf8(record.record_id)
+    return record.booking_ns, packed_id(record.record_id)
 
 
 def _claim(
@@ -103,7 +133,8 @@ def _claim(
         "generation": generation,
         "entry_ids": list(ids),
         "booking_ns": number_array(one.booking_ns for one, _ in wanted),
-        "record_ids": byte_array(utf8(one.record_id) for one, _ in wanted),
+        "record_ids": byte_array(packed_id(one.record_id) for one, _ in wanted),
+        "fingerprints": number_array(one.fingerprint for one, _ in wanted),
         "entry_nos": number_array(number for _, number in wanted),
     }
     rows = connection.execute(sql("open_claims"), parameters).fetchall()
@@ -142,6 +173,23 @@ def _entry_of(
         group_json=group.values_json,
         destination=by_route[group.route],
     )
+
+
+def key_of(tenure: Tenure, group: Group, generation: int = 0) -> bytes:
+    """Return the idempotency key that an entry of this group as it is would have."""
+    content = content_hash([one.body for one in group.records])
+    return idempotency_key(tenure.pipeline, tenure.window.name, group.digest, content, generation)
+
+
+def list_refused(store: Store, keys: Sequence[bytes], within: timedelta) -> list[bytes]:
+    """Return which of these idempotency keys a queue has refused so recently that another try is too early."""
+    query = (
+        "SELECT DISTINCT idempotency_key FROM entries JOIN attempts ON attempts.entry_id = entries.id "
+        "WHERE idempotency_key = ANY(%s::bytea[]) AND void_reason IS NOT NULL AND outcome = 'refused' "
+        "AND answered_at > ledger_now() - %s::interval"
+    )
+    parameters = (byte_array(keys), within)
+    return [key for (key,) in store.transaction(lambda connection: connection.execute(query, parameters).fetchall())]
 
 
 def _insert_entries(connection: Connection, tenure: Tenure, entries: Sequence[Entry], generation: int) -> None:
@@ -224,6 +272,51 @@ def open_streamed(
     return store.transaction(work)
 
 
+def adopt(
+    store: Store,
+    tenure: Tenure,
+    entry: Entry,
+    chunks: Callable[[], Iterable[list[Record]]],
+    stored: StoredObject,
+) -> bool:
+    """Take an entry into the ledger that an object proves, with its claims and payload; its send is unknown.
+
+    Safe to repeat like `open_entries`.
+
+    Args:
+        chunks: starts to read its records; called again when the transaction has to be repeated.
+
+    Returns:
+        False when one of its records is claimed by another entry; nothing is kept then.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+    tries = count()
+
+    def work(connection: Connection) -> bool:
+        if next(tries) and _exists(connection, [entry.id]):
+            return True
+        group = Group(
+            digest=entry.group_digest, values_json=entry.group_json, route=entry.destination.route, records=[]
+        )
+        for number, chunk in enumerate(chunks()):
+            part = msgspec.structs.replace(group, records=chunk)
+            if _claim(connection, tenure, [entry.id], [part], entry.generation) is not None:
+                raise psycopg.Rollback
+            _insert_parts(connection, tenure, [(entry.id, number, b",".join(one.body for one in chunk))])
+        check_fence(connection, tenure)
+        _insert_entries(connection, tenure, [entry], entry.generation)
+        insert = (
+            "INSERT INTO open_attempts (entry_id, number, fence, marked_at, object_bytes, object_etag, error) "
+            "VALUES (%s, 1, %s, ledger_now(), %s, %s, 'adopted from its object')"
+        )
+        connection.execute(insert, (entry.id, tenure.fence, stored.size_bytes, stored.etag))
+        return True
+
+    return bool(store.transaction(work))
+
+
 def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
     """Yield the payload of an unfinished entry part by part, each a few megabytes at the most."""
     query = (
@@ -250,6 +343,29 @@ def _parts(connection: Connection, tenure: Tenure, entry_id: UUID) -> list[bytes
     return [row[0] for row in rows]
 
 
+def load_sent(store: Store, tenure: Tenure, ids: Sequence[UUID]) -> list[Entry]:
+    """Return these entries of the window, as they were promised."""
+    parameters = {"ids": list(ids)}
+
+    def work(connection: Connection) -> list[Entry]:
+        return [_entry_from(row, tenure) for row in connection.execute(sql("entries_by_id"), parameters)]
+
+    return store.transaction(work)
+
+
+def record_rebuilt(store: Store, tenure: Tenure, entry: Entry, stored: StoredObject) -> None:
+    """Write down what the object store answered when the lost object of a sent entry was stored again.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+    update = (
+        "UPDATE attempts SET object_bytes = %s, object_etag = %s "
+        "WHERE entry_id = %s AND outcome IN ('accepted', 'received')"
+    )
+    execute_fenced(store, tenure, update, (stored.size_bytes, stored.etag, entry.id))
+
+
 def payload_bytes(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> dict[UUID, int]:
     """Return how large the payload of each unfinished entry is, in bytes."""
     query = (
@@ -260,19 +376,27 @@ def payload_bytes(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> dic
     return store.transaction(lambda connection: {one: int(n) for one, n in connection.execute(query, parameters)})
 
 
-def list_unfinished(store: Store, tenure: Tenure, after: UUID | None, limit: int) -> list[Entry]:
-    """List up to `limit` unfinished entries of the window, opened after the one given, in the order of opening."""
-    return store.transaction(lambda connection: _unfinished(connection, tenure, after or _FIRST_ID, limit))
+def list_unfinished(
+    store: Store, tenure: Tenure, after: UUID | None, limit: int, quiet: timedelta = timedelta()
+) -> list[Entry]:
+    """List up to `limit` unfinished entries of the window, opened after the one given, in the order of opening.
+
+    Args:
+        quiet: leave out those that were opened or tried more recently than this.
+    """
+    return store.transaction(lambda connection: _unfinished(connection, tenure, after or FIRST_ID, limit, quiet))
 
 
-def _unfinished(connection: Connection, tenure: Tenure, after: UUID, limit: int) -> list[Entry]:
-    parameters = {"window_id": tenure.window_id, "after": after, "limit": limit}
+def _unfinished(
+    connection: Connection, tenure: Tenure, after: UUID, limit: int, quiet: timedelta = timedelta()
+) -> list[Entry]:
+    parameters = {"window_id": tenure.window_id, "after": after, "limit": limit, "quiet": quiet}
     return [_entry_from(row, tenure) for row in connection.execute(sql("unfinished_entries"), parameters)]
 
 
 def _entry_from(row: tuple[Any, ...], tenure: Tenure) -> Entry:
-    entry_id, digest, content, key, generation, records_n, group_json, state, attempts, size, etag, *rest = row
-    *destination, unproven = rest
+    entry_id, digest, content, key, generation, records_n, group_json, *rest = row
+    *destination, attempts, unproven = rest
     return Entry(
         id=entry_id,
         pipeline=tenure.pipeline,
@@ -284,11 +408,29 @@ def _entry_from(row: tuple[Any, ...], tenure: Tenure) -> Entry:
         records_n=records_n,
         group_json=group_json.encode(),
         destination=Destination(*destination),
-        state=state,
         attempts=attempts,
         unproven=unproven,
-        stored=None if etag is None else StoredObject(size, etag),
     )
+
+
+def prove_received(store: Store, tenure: Tenure) -> int:
+    """Confirm the window's entries whose send is unknown, but whose job a consumer has taken up: any receipt proves it.
+
+    Safe to repeat.
+
+    Returns:
+        How many are confirmed by it.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+    parameters = {"pipeline_id": tenure.pipeline_id, "window_id": tenure.window_id}
+
+    def work(connection: Connection) -> int:
+        check_fence(connection, tenure)
+        return len(connection.execute(sql("prove_received"), parameters).fetchall())
+
+    return store.transaction(work)
 
 
 def mark_sending(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> list[Entry]:
@@ -303,7 +445,7 @@ def mark_sending(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> list
         LeaseLostError: when the window is no longer this run's; nothing may be sent.
     """
     parameters = {
-        "fence": tenure.fence,
+        **tenure.key(),
         "ids": [entry.id for entry in entries],
         "attempts": number_array(entry.attempts for entry in entries),
         "object_bytes": number_array(entry.stored.size_bytes for entry in entries if entry.stored),
@@ -317,20 +459,15 @@ def mark_sending(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> list
         return marked | _already_marked(connection, tenure, missing)
 
     marked = store.transaction(work)
-    return [
-        msgspec.structs.replace(entry, state="sending", attempts=entry.attempts + 1)
-        for entry in entries
-        if entry.id in marked
-    ]
+    return [msgspec.structs.replace(entry, attempts=entry.attempts + 1) for entry in entries if entry.id in marked]
 
 
 def _already_marked(connection: Connection, tenure: Tenure, entries: Sequence[Entry]) -> set[UUID]:
     if not entries:
         return set()
     query = (
-        "SELECT attempts.entry_id FROM attempts JOIN unnest(%s::uuid[], %s::int[]) AS wanted (entry_id, number) "
-        "ON wanted.entry_id = attempts.entry_id AND wanted.number = attempts.number "
-        "WHERE attempts.fence = %s AND attempts.outcome = 'unknown'"
+        "SELECT entry_id FROM open_attempts JOIN unnest(%s::uuid[], %s::int[]) AS wanted (entry_id, number) "
+        "USING (entry_id, number) WHERE fence = %s"
     )
     numbers = number_array(entry.attempts + 1 for entry in entries)
     rows = connection.execute(query, ([entry.id for entry in entries], numbers, tenure.fence)).fetchall()
@@ -348,6 +485,7 @@ def record_answers(store: Store, tenure: Tenure, answers: Sequence[tuple[Entry, 
 
     def work(connection: Connection) -> int:
         parameters = {
+            "window_id": tenure.window_id,
             "entry_ids": [entry.id for entry, _ in answers],
             "numbers": number_array(entry.attempts for entry, _ in answers),
             "outcomes": [answer.outcome for _, answer in answers],
@@ -382,7 +520,7 @@ def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tupl
     if not refused:
         return
     # The same message would have been refused before, so a try without an answer was not taken either.
-    _void(connection, tenure, list(refused), "refused by the queue", unless=["accepted"])
+    _void(connection, tenure, list(refused), REFUSED, unless=["accepted"])
     findings.record_refused(connection, tenure, list(refused.values()))
 
 
@@ -403,6 +541,7 @@ def void_entries(store: Store, tenure: Tenure, entries: Sequence[Entry], reason:
 def _void(connection: Connection, tenure: Tenure, ids: list[UUID], reason: str, *, unless: list[str]) -> None:
     parameters = {
         "pipeline_id": tenure.pipeline_id,
+        "window_id": tenure.window_id,
         "start_ns": tenure.window.start_ns,
         "end_ns": tenure.window.end_ns,
         "ids": ids,

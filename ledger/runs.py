@@ -7,11 +7,15 @@ from uuid import UUID
 import msgspec
 
 from ledger import findings
-from ledger.errors import BusyError, CorruptError, GuardError
+from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
 from ledger.instants import HOUR_S, Window, format_time
-from ledger.leases import Tenure, check_fence
+from ledger.leases import Tenure, check_fence, execute_fenced
 from ledger.store import Connection, Store, sql
+
+
+class NotOwedError(DispatchLedgerError):
+    """Another run has completed the window since it was listed as owed."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class RunRequest:
     Attributes:
         config: the settings it runs under, as JSON without secrets.
         holder: the machine and process, for a person who wonders who holds a window.
+        only_owed: leave the window alone when a run has completed it in the meantime.
     """
 
     run_id: UUID
@@ -32,6 +37,7 @@ class RunRequest:
     config: str
     holder: str
     lease: timedelta
+    only_owed: bool = False
 
 
 def pipeline_id(connection: Connection, name: str) -> int:
@@ -69,27 +75,34 @@ class Started:
     objects_checked: bool
 
 
-def start_run(store: Store, request: RunRequest) -> Started:
+def start_run(store: Store, request: RunRequest, *, even_held: bool = False) -> Started:
     """Write the run down and get its window, in one transaction; earlier runs that died are ended.
+
+    Args:
+        even_held: take the window also while it is held for a person: for what sends nothing.
 
     Raises:
         BusyError: when another run holds the window; this one is recorded as busy.
+        NotOwedError: when only an owed window was wanted, and this one has been completed; nothing is recorded.
         GuardError: when the window is held for a person; this one is recorded as held.
     """
-    result = store.transaction(lambda connection: _start(connection, request))
+    result = store.transaction(lambda connection: _start(connection, request, even_held=even_held))
     if isinstance(result, Started):
         return result
     raise result
 
 
-def _start(connection: Connection, request: RunRequest) -> Started | BusyError | GuardError:
+def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> Started | BusyError | GuardError:
     pipeline = pipeline_id(connection, request.pipeline)
     window = window_id(connection, pipeline, request.window)
-    parameters = {"window_id": window, "run_id": request.run_id, "lease": request.lease, "even_held": False}
+    parameters = {"window_id": window, "run_id": request.run_id, "lease": request.lease, "even_held": even_held}
+    parameters["only_owed"] = request.only_owed
     got = connection.execute(sql("acquire_lease"), parameters).fetchone()
+    if got is None and request.only_owed and _is_completed(connection, window):
+        raise NotOwedError(f"window {request.window} was completed by another run")
     started_at = _insert_run(connection, request, window, got[0] if got else None)
     if got is None:
-        return _refusal(connection, request, window)
+        return _refusal(connection, request, window, even_held=even_held)
     connection.execute(sql("abandon_runs"), parameters)
     tenure = Tenure(
         pipeline_id=pipeline,
@@ -101,6 +114,11 @@ def _start(connection: Connection, request: RunRequest) -> Started | BusyError |
         lease=request.lease,
     )
     return Started(tenure, started_at, objects_checked=bool(got[1]))
+
+
+def _is_completed(connection: Connection, window: int) -> bool:
+    row = connection.execute("SELECT completed_at IS NOT NULL FROM windows WHERE id = %s", (window,)).fetchone()
+    return bool(row and row[0])
 
 
 def _insert_run(connection: Connection, request: RunRequest, window: int, fence: int | None) -> datetime:
@@ -117,7 +135,7 @@ def _insert_run(connection: Connection, request: RunRequest, window: int, fence:
     return started_at
 
 
-def _refusal(connection: Connection, request: RunRequest, window: int) -> BusyError | GuardError:
+def _refusal(connection: Connection, request: RunRequest, window: int, *, even_held: bool) -> BusyError | GuardError:
     query = (
         "SELECT windows.held_reason, windows.lease_until, runs.holder FROM windows "
         "LEFT JOIN runs ON runs.id = windows.lease_run_id WHERE windows.id = %s"
@@ -126,7 +144,7 @@ def _refusal(connection: Connection, request: RunRequest, window: int) -> BusyEr
     assert found is not None, "the window's row exists"
     held_reason, lease_until, holder = found
     refusal: BusyError | GuardError
-    if held_reason is not None:
+    if held_reason is not None and not even_held:
         refusal, outcome = held(request.window, held_reason), "held"
     else:
         until = f" until {format_time(lease_until)} unless it renews" if lease_until else ""
@@ -146,24 +164,14 @@ def held(window: Window, reason: str) -> GuardError:
 
 def note_objects_checked(store: Store, tenure: Tenure) -> None:
     """Remember that the window had no objects before its first run; safe to repeat."""
-
-    def work(connection: Connection) -> None:
-        check_fence(connection, tenure)
-        update = "UPDATE windows SET objects_checked_at = coalesce(objects_checked_at, ledger_now()) WHERE id = %s"
-        connection.execute(update, (tenure.window_id,))
-
-    store.transaction(work)
+    update = "UPDATE windows SET objects_checked_at = coalesce(objects_checked_at, ledger_now()) WHERE id = %s"
+    execute_fenced(store, tenure, update, (tenure.window_id,))
 
 
 def hold_window(store: Store, tenure: Tenure, reason: str) -> None:
     """Hold the window for a person: no dispatch, repair or tagging until it is released; safe to repeat."""
-
-    def work(connection: Connection) -> None:
-        check_fence(connection, tenure)
-        update = "UPDATE windows SET held_at = coalesce(held_at, ledger_now()), held_reason = %s WHERE id = %s"
-        connection.execute(update, (reason, tenure.window_id))
-
-    store.transaction(work)
+    update = "UPDATE windows SET held_at = coalesce(held_at, ledger_now()), held_reason = %s WHERE id = %s"
+    execute_fenced(store, tenure, update, (reason, tenure.window_id))
 
 
 def journal_page(store: Store, tenure: Tenure, page: PageFacts, bad: list[BadRecord]) -> None:
@@ -188,6 +196,13 @@ def finish_page(store: Store, tenure: Tenure, number: int) -> None:
     store.transaction(lambda connection: connection.execute(sql("finish_page"), parameters))
 
 
+def _completed_before(connection: Connection, tenure: Tenure) -> datetime | None:
+    """Return when this run was completed, in case the answer to its first commit was lost."""
+    query = "SELECT finished_at FROM runs WHERE id = %s AND outcome = 'completed'"
+    row = connection.execute(query, (tenure.run_id,)).fetchone()
+    return row[0] if row else None
+
+
 def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
     """Complete the run: only with the lease, only when nothing of its window is unfinished; gives the lease back.
 
@@ -197,12 +212,8 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
     """
 
     def work(connection: Connection) -> datetime:
-        done = connection.execute(
-            "SELECT finished_at FROM runs WHERE id = %s AND outcome = 'completed'", (tenure.run_id,)
-        )
-        before = done.fetchone()
-        if before is not None:  # the answer to the first commit was lost
-            return before[0]  # type: ignore[no-any-return]
+        if (before := _completed_before(connection, tenure)) is not None:
+            return before
         check_fence(connection, tenure)
         connection.execute(sql("close_disproved"), tenure.key())
         connection.execute("DELETE FROM staged_records WHERE run_id = %s", (tenure.run_id,))
@@ -212,6 +223,68 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
         return completed[0]  # type: ignore[no-any-return]
 
     return store.transaction(work)
+
+
+ADOPTING = "its objects are being adopted, which has not ended"
+
+
+def still_adopting(window: Window) -> GuardError:
+    """Return the error that says that a window cannot be released yet."""
+    return GuardError(
+        f"window {window} is held, and {ADOPTING}: what is not adopted would be sent again under another key; "
+        "finish it first: dispatch-ledger recover --from-objects"
+    )
+
+
+def release_hold(store: Store, pipeline: str, window: Window) -> None:
+    """Let a held window be worked on again: a person has looked; safe to repeat."""
+
+    def work(connection: Connection) -> None:
+        row = window_id(connection, pipeline_id(connection, pipeline), window)
+        update = (
+            "UPDATE windows SET held_at = NULL, held_reason = NULL, "
+            "objects_checked_at = coalesce(objects_checked_at, ledger_now()) WHERE id = %s"
+        )
+        connection.execute(update, (row,))
+
+    store.transaction(work)
+
+
+def complete_reconcile(store: Store, tenure: Tenure, counts: RunCounts, unless: list[str]) -> datetime:
+    """Complete a reconcile: what it did not see again is closed, what it verified is kept, the lease is given back.
+
+    Args:
+        unless: kinds of findings that it did not look at, and so does not close.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+
+    def work(connection: Connection) -> datetime:
+        if (before := _completed_before(connection, tenure)) is not None:
+            return before
+        check_fence(connection, tenure)
+        connection.execute(sql("close_unseen"), tenure.key() | {"unless": unless})
+        completed = connection.execute(sql("complete_reconcile"), tenure.key() | msgspec.structs.asdict(counts))
+        ended = completed.fetchone()
+        assert ended is not None, "the fence was just checked"
+        return ended[0]  # type: ignore[no-any-return]
+
+    return store.transaction(work)
+
+
+def end_adoption(store: Store, tenure: Tenure, counts: RunCounts) -> None:
+    """End a run that adopted objects: it verified nothing, and gives its window back; safe to repeat."""
+
+    def work(connection: Connection) -> None:
+        update = (
+            "UPDATE runs SET outcome = 'completed', finished_at = ledger_now(), entries = %s "
+            "WHERE id = %s AND outcome IS NULL"
+        )
+        connection.execute(update, (counts.entries, tenure.run_id))
+        connection.execute(sql("release_lease"), tenure.key())
+
+    store.transaction(work)
 
 
 def end_run(store: Store, tenure: Tenure, outcome: RunOutcome, error: str, counts: RunCounts) -> None:
@@ -229,24 +302,40 @@ def owed_windows(store: Store, pipeline: str, catch_up: timedelta, not_before: d
     """List the closed windows that no run has completed, oldest first, as far back as `catch_up` and `not_before`."""
 
     def work(connection: Connection) -> list[Window]:
-        row = connection.execute("SELECT floor(extract(epoch FROM ledger_now()))::bigint").fetchone()
-        assert row is not None, "a clock always answers"
-        now_s = int(row[0])
-        last_s = now_s // HOUR_S * HOUR_S - HOUR_S
-        first_s = -(-(now_s - int(catch_up.total_seconds())) // HOUR_S) * HOUR_S
-        if not_before is not None:
-            first_s = max(first_s, -(-int(not_before.timestamp()) // HOUR_S) * HOUR_S)
+        first_s, last_s = _closed_range(connection, catch_up, not_before)
         parameters = {"pipeline_id": pipeline_id(connection, pipeline), "first_s": first_s, "last_s": last_s}
         return [Window(start_s) for (start_s,) in connection.execute(sql("owed_windows"), parameters)]
 
     return store.transaction(work)
 
 
-def has_ended(store: Store, window: Window) -> bool:
-    """Say whether a window has ended, on the database's clock."""
+def closed_windows(store: Store, lookback: timedelta, not_before: datetime | None) -> list[Window]:
+    """List the windows that have ended, oldest first, as far back as `lookback` and `not_before`."""
+
+    def work(connection: Connection) -> list[Window]:
+        first_s, last_s = _closed_range(connection, lookback, not_before)
+        return [Window(start_s) for start_s in range(first_s, last_s + 1, HOUR_S)]
+
+    return store.transaction(work)
+
+
+def _closed_range(connection: Connection, back: timedelta, not_before: datetime | None) -> tuple[int, int]:
+    """Return the starts of the first and last closed window within bounds; first > last when there is none."""
+    row = connection.execute("SELECT floor(extract(epoch FROM ledger_now()))::bigint").fetchone()
+    assert row is not None, "a clock always answers"
+    now_s = int(row[0])
+    first_s = -(-(now_s - int(back.total_seconds())) // HOUR_S) * HOUR_S
+    if not_before is not None:
+        first_s = max(first_s, -(-int(not_before.timestamp()) // HOUR_S) * HOUR_S)
+    return first_s, now_s // HOUR_S * HOUR_S - HOUR_S
+
+
+def has_ended(store: Store, window: Window, ago: timedelta = timedelta()) -> bool:
+    """Say whether a window has ended, at least so long ago, on the database's clock."""
 
     def work(connection: Connection) -> bool:
-        row = connection.execute("SELECT extract(epoch FROM ledger_now()) >= %s", (window.end_s,)).fetchone()
+        query = "SELECT extract(epoch FROM ledger_now() - %s::interval) >= %s"
+        row = connection.execute(query, (ago, window.end_s)).fetchone()
         return bool(row and row[0])
 
     return store.transaction(work)

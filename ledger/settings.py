@@ -123,7 +123,12 @@ def _parse_lenient_page_size(value: object) -> int:
     return size if 1 <= size <= INTEGER_MAX else PAGE_SIZE_DEFAULT
 
 
-def _parse_duration(value: object) -> timedelta:
+def parse_duration(value: object) -> timedelta:
+    """Read a duration: `500ms`, `90s`, `10m`, `6h`, `2d`.
+
+    Raises:
+        ValueError: when it is anything else, saying what is allowed.
+    """
     if isinstance(value, timedelta) and timedelta(0) <= value <= DURATION_MAX:
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -134,7 +139,7 @@ def _parse_duration(value: object) -> timedelta:
 
 
 def _parse_lease(value: object) -> timedelta:
-    lease = _parse_duration(value)
+    lease = parse_duration(value)
     if lease < LEASE_MIN:
         raise ValueError("a duration of at least 500ms, such as 60s")
     return lease
@@ -255,7 +260,7 @@ _parse_pipeline = _text(
 _parse_sha256 = _text(r"[0-9A-Fa-f]{64}", "the SHA-256 of the token, 64 hex digits")
 
 Cron: TypeAlias = Annotated[str, BeforeValidator(_parse_cron)]
-Duration: TypeAlias = Annotated[timedelta, BeforeValidator(_parse_duration)]
+Duration: TypeAlias = Annotated[timedelta, BeforeValidator(parse_duration)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_parse_flag)]
 Name: TypeAlias = Annotated[str, BeforeValidator(_parse_name)]
 Queue: TypeAlias = Annotated[str, BeforeValidator(_parse_queue)]
@@ -332,7 +337,7 @@ class ReconcileSettings(Section):
     orphan_grace: Duration = timedelta(hours=24)
     deep_lookback: Duration = timedelta(days=7)
     max_redispatch: Annotated[int, BeforeValidator(_whole_number(0))] = 500
-    receipt_within: Annotated[timedelta | None, BeforeValidator(_or_none(_parse_duration))] = None
+    receipt_within: Annotated[timedelta | None, BeforeValidator(_or_none(parse_duration))] = None
 
 
 class ScheduleSettings(Section):

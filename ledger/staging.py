@@ -14,7 +14,10 @@ from ledger.leases import Tenure
 from ledger.runs import write_page
 from ledger.store import Connection, Store, byte_array, number_array, sql, translate
 
-_COPY = "COPY staged_records (run_id, booking_ns, record_id, group_key, order_key, body) FROM STDIN (FORMAT BINARY)"
+_COPY = (
+    "COPY staged_records (run_id, booking_ns, record_id, group_key, order_key, body, fingerprint) "
+    "FROM STDIN (FORMAT BINARY)"
+)
 _ROWS_MAX = 1000
 _FETCH_BYTES_MAX = 4 * 1024 * 1024
 
@@ -50,10 +53,10 @@ def stage_page(store: Store, tenure: Tenure, page: PageFacts, records: Sequence[
 def _stage(connection: Connection, run_id: UUID, records: Sequence[Record]) -> int:
     try:
         with connection.transaction(), connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-            copy.set_types(["uuid", "int8", "bytea", "bytea", "bytea", "bytea"])
+            copy.set_types(["uuid", "int8", "bytea", "bytea", "bytea", "bytea", "int8"])
             for one in records:
-                row = (run_id, one.booking_ns, utf8(one.record_id), one.group_key, one.order_key, one.body)
-                copy.write_row(row)
+                key = (run_id, one.booking_ns, utf8(one.record_id))
+                copy.write_row((*key, one.group_key, one.order_key, one.body, one.fingerprint))
         return len(records)
     except psycopg.errors.UniqueViolation:
         parameters = {
@@ -63,6 +66,7 @@ def _stage(connection: Connection, run_id: UUID, records: Sequence[Record]) -> i
             "group_keys": byte_array(one.group_key for one in records),
             "order_keys": byte_array(one.order_key for one in records),
             "bodies": byte_array(one.body for one in records),
+            "fingerprints": number_array(one.fingerprint for one in records),
         }
         return connection.execute(sql("stage_slowly"), parameters).rowcount
 
@@ -124,8 +128,8 @@ class StagedRecords:
             self._connection.execute(declare)
             cursor = self._connection.cursor(binary=True)
             while fetched := cursor.execute(fetch).fetchall():
-                for identity, booking_ns, key, order_key, body in fetched:
-                    yield Record(identity.decode("utf-8", "surrogatepass"), booking_ns, key, order_key, body)
+                for identity, *rest in fetched:
+                    yield Record(identity.decode("utf-8", "surrogatepass"), *rest)
             self._connection.execute(psycopg.sql.SQL("CLOSE {}").format(at))
         except psycopg.Error as error:
             raise translate(error) from error

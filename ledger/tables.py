@@ -9,7 +9,6 @@ from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -18,6 +17,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    PrimaryKeyConstraint,
     SmallInteger,
     Text,
     UniqueConstraint,
@@ -65,7 +65,7 @@ class PipelineRow(SQLModel, table=True):
 
     __tablename__ = "pipelines"
     __table_args__ = (UniqueConstraint("name"),)
-    id: int = Field(sa_column=Column(Integer, Identity(always=True), primary_key=True))
+    id: int = Field(sa_column=Column(SmallInteger, Identity(always=True), primary_key=True))
     name: str = Field(sa_column=_text())
 
 
@@ -75,7 +75,7 @@ class DestinationRow(SQLModel, table=True):
     __tablename__ = "destinations"
     __table_args__ = (UniqueConstraint("pipeline_id", "route", "job", "queue", "bucket", "prefix"),)
     id: int = Field(sa_column=Column(Integer, Identity(always=True), primary_key=True))
-    pipeline_id: int = Field(sa_column=_link("pipelines.id", Integer))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
     route: str = Field(sa_column=_text())
     job: str = Field(sa_column=_text())
     queue: str = Field(sa_column=_text())
@@ -93,9 +93,14 @@ class WindowRow(SQLModel, table=True):
         CheckConstraint("fence >= 0", name="windows_fence_not_negative"),
         CheckConstraint("(lease_run_id IS NULL) = (lease_until IS NULL)", name="windows_lease_whole"),
         CheckConstraint("(held_at IS NULL) = (held_reason IS NULL)", name="windows_hold_has_reason"),
+        CheckConstraint(
+            "num_nulls(verified_at, verified_evaluated, verified_due, verified_claimed) IN (0, 4) "
+            "AND verified_evaluated >= verified_due AND verified_due >= verified_claimed AND verified_claimed >= 0",
+            name="windows_verified_whole",
+        ),
     )
     id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    pipeline_id: int = Field(sa_column=_link("pipelines.id", Integer))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
     start_s: int = Field(sa_column=_big())
     fence: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     lease_run_id: UUID | None = Field(sa_column=_uuid(nullable=True))
@@ -104,6 +109,10 @@ class WindowRow(SQLModel, table=True):
     held_at: datetime | None = Field(sa_column=_moment())
     held_reason: str | None = Field(sa_column=_text(nullable=True))
     completed_at: datetime | None = Field(sa_column=_moment())
+    verified_at: datetime | None = Field(sa_column=_moment())
+    verified_evaluated: int | None = Field(sa_column=_big(nullable=True))
+    verified_due: int | None = Field(sa_column=_big(nullable=True))
+    verified_claimed: int | None = Field(sa_column=_big(nullable=True))
 
 
 class RunRow(SQLModel, table=True):
@@ -121,8 +130,8 @@ class RunRow(SQLModel, table=True):
         CheckConstraint("(outcome IS NULL) = (finished_at IS NULL)", name="runs_end_has_outcome"),
         CheckConstraint("outcome <> 'failed' OR error IS NOT NULL", name="runs_failure_has_error"),
         CheckConstraint(
-            "outcome <> 'completed' "
-            "OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
+            "outcome <> 'completed' OR (evaluated = outside + not_due + set_aside + due "
+            "AND (due = already_claimed + claimed OR cause = 'reconcile'))",
             name="runs_books_balance",
         ),
     )
@@ -174,61 +183,63 @@ class PageRow(SQLModel, table=True):
 
 
 class ClaimRow(SQLModel, table=True):
-    """Who dispatches one record occurrence. The key's order keeps a window's claims side by side (MEASURED)."""
+    """Who dispatches one record occurrence, and a fingerprint of what was promised of it.
+
+    There is one row a record, for years. Booking time comes first in the key, so that a window's claims lie side by
+    side; the columns stand in the order that wastes no bytes on alignment, in the row and in the key; and an id that
+    is a UUID is kept as its 16 bytes (`ledger.canonical.packed_id`).
+    """
 
     __tablename__ = "claims"
-    __table_args__ = (CheckConstraint("generation >= 0", name="claims_generation_not_negative"),)
-    pipeline_id: int = Field(sa_column=Column(Integer, primary_key=True))
+    __table_args__ = (
+        PrimaryKeyConstraint("booking_ns", "record_id", "pipeline_id", "generation"),
+        CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
+    )
     booking_ns: int = Field(sa_column=_big(primary_key=True))
+    fingerprint: int = Field(sa_column=_big())
+    pipeline_id: int = Field(sa_column=Column(SmallInteger, primary_key=True))
+    generation: int = Field(sa_column=Column(SmallInteger, primary_key=True))
     record_id: bytes = Field(sa_column=_bytes(primary_key=True))
-    generation: int = Field(sa_column=Column(Integer, primary_key=True))
     entry_id: UUID = Field(sa_column=_uuid())
 
 
 class EntryRow(SQLModel, table=True):
-    """The outbox row of one (window, group, content hash, generation).
+    """The promise of one (window, group, content hash, generation), written once.
 
-    `live` is true until the entry is void, and then NULL, so that a voided promise may be made again. No index covers a
-    column that changes on the way from pending to confirmed, so that this way costs no index writes.
+    How far it has come is not kept here, because a row that changes is a row that is written again: an entry is
+    unfinished while it has payload parts, and sent when an attempt was accepted; the view `entry_states` says so. Only
+    a void entry is written a second time; the key of its promise is then free to be made again.
     """
 
     __tablename__ = "entries"
     __table_args__ = (
-        UniqueConstraint("idempotency_key", "live", name="entries_one_live_promise"),
+        Index(
+            "entries_one_live_promise",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("void_reason IS NULL"),
+        ),
+        Index("entries_void", "idempotency_key", postgresql_where=text("void_reason IS NOT NULL")),
+        Index("entries_redone", "window_id", postgresql_where=text("generation > 0")),
         Index("entries_window", "window_id"),
-        CheckConstraint("state IN ('pending', 'sending', 'confirmed', 'void')", name="entries_state"),
         CheckConstraint("records_n >= 1", name="entries_have_records"),
         CheckConstraint("generation >= 0", name="entries_generation_not_negative"),
         CheckConstraint(
             "length(group_digest) = 16 AND length(content_hash) = 32 AND length(idempotency_key) = 32",
             name="entries_digest_lengths",
         ),
-        CheckConstraint("state <> 'pending' OR attempts = 0", name="entries_pending_untried"),
-        CheckConstraint(
-            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND num_nulls(object_etag, object_bytes) = 0)",
-            name="entries_sent_has_object",
-        ),
-        CheckConstraint("(state = 'confirmed') = (confirmed_at IS NOT NULL)", name="entries_confirmed_has_time"),
-        CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="entries_void_has_reason"),
-        CheckConstraint("(state = 'void') = (live IS NULL) AND live IS NOT FALSE", name="entries_live_until_void"),
     )
     id: UUID = Field(sa_column=_uuid(primary_key=True))
-    window_id: int = Field(sa_column=_big())
     run_id: UUID = Field(sa_column=_uuid())
+    window_id: int = Field(sa_column=_big())
     opened_at: datetime = Field(sa_column=_moment(nullable=False))
-    confirmed_at: datetime | None = Field(sa_column=_moment())
-    object_bytes: int | None = Field(sa_column=_big(nullable=True))
     destination_id: int = Field(sa_column=Column(Integer, nullable=False))
-    generation: int = Field(sa_column=Column(Integer, nullable=False))
     records_n: int = Field(sa_column=Column(Integer, nullable=False))
-    attempts: int = Field(sa_column=_small(default="0"))
-    live: bool | None = Field(sa_column=Column(Boolean, nullable=True))
-    state: str = Field(sa_column=_text())
+    generation: int = Field(sa_column=_small())
     group_digest: bytes = Field(sa_column=_bytes())
     content_hash: bytes = Field(sa_column=_bytes())
     idempotency_key: bytes = Field(sa_column=_bytes())
     group_json: str = Field(sa_column=_text())
-    object_etag: str | None = Field(sa_column=_text(nullable=True))
     void_reason: str | None = Field(sa_column=_text(nullable=True))
 
 
@@ -245,23 +256,70 @@ class PayloadPartRow(SQLModel, table=True):
     records_json: bytes = Field(sa_column=_bytes())
 
 
-class AttemptRow(SQLModel, table=True):
-    """One try to send an entry; unknown until proven."""
+class OpenAttemptRow(SQLModel, table=True):
+    """One try to send an entry whose outcome is unknown until proven; a small table, since most are proven at once."""
 
-    __tablename__ = "attempts"
-    __table_args__ = (
-        CheckConstraint("number >= 1", name="attempts_number_from_one"),
-        CheckConstraint("outcome IN ('unknown', 'accepted', 'failed', 'refused')", name="attempts_outcome"),
-        CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
-    )
+    __tablename__ = "open_attempts"
+    __table_args__ = (CheckConstraint("number >= 1", name="open_attempts_number_from_one"),)
     entry_id: UUID = Field(sa_column=Column(UuidType, primary_key=True))
     number: int = Field(sa_column=Column(SmallInteger, primary_key=True))
     fence: int = Field(sa_column=Column(Integer, nullable=False))
     marked_at: datetime = Field(sa_column=_moment(nullable=False))
-    answered_at: datetime | None = Field(sa_column=_moment())
+    object_bytes: int = Field(sa_column=_big())
+    object_etag: str = Field(sa_column=_text())
+    error: str | None = Field(sa_column=_text(nullable=True))
+
+
+class AttemptRow(SQLModel, table=True):
+    """One try to send an entry, with its proven outcome; written once, when it is proven.
+
+    `accepted` is the queue's own answer; `received` means that the answer was lost, but a receipt proves the send.
+
+    It keeps what the object store answered to the upload before it. The view `all_attempts` adds the open ones.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        Index("attempts_repeated", "entry_id", postgresql_where=text("number > 1")),
+        CheckConstraint("number >= 1", name="attempts_number_from_one"),
+        CheckConstraint("outcome IN ('accepted', 'received', 'failed', 'refused')", name="attempts_outcome"),
+        CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
+    )
+    entry_id: UUID = Field(sa_column=Column(UuidType, primary_key=True))
+    marked_at: datetime = Field(sa_column=_moment(nullable=False))
+    answered_at: datetime = Field(sa_column=_moment(nullable=False))
+    object_bytes: int = Field(sa_column=_big())
+    fence: int = Field(sa_column=Column(Integer, nullable=False))
+    number: int = Field(sa_column=Column(SmallInteger, primary_key=True))
     outcome: str = Field(sa_column=_text())
+    object_etag: str = Field(sa_column=_text())
     message_id: str | None = Field(sa_column=_text(nullable=True))
     error: str | None = Field(sa_column=_text(nullable=True))
+
+
+class ReceiptRow(SQLModel, table=True):
+    """A consumer's claim on an idempotency key, and what came of its work."""
+
+    __tablename__ = "receipts"
+    __table_args__ = (
+        Index("receipts_window", "window_id"),
+        CheckConstraint("state IN ('in_work', 'completed', 'failed', 'superseded')", name="receipts_state"),
+        CheckConstraint("(state = 'in_work') = (claim IS NOT NULL)", name="receipts_work_has_claim"),
+        CheckConstraint("(claim IS NULL) = (expires_at IS NULL)", name="receipts_claim_expires"),
+        CheckConstraint("length(idempotency_key) = 32", name="receipts_key_length"),
+    )
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger, primary_key=True))
+    idempotency_key: bytes = Field(sa_column=_bytes(primary_key=True))
+    window_id: int = Field(sa_column=_link("windows.id"))
+    state: str = Field(sa_column=_text())
+    claim: UUID | None = Field(sa_column=_uuid(nullable=True))
+    worker: str = Field(sa_column=_text())
+    attempts: int = Field(sa_column=Column(Integer, nullable=False))
+    claimed_at: datetime = Field(sa_column=_moment(nullable=False))
+    expires_at: datetime | None = Field(sa_column=_moment())
+    finished_at: datetime | None = Field(sa_column=_moment())
+    result: str | None = Field(sa_column=_text(nullable=True))
+    reason: str | None = Field(sa_column=_text(nullable=True))
 
 
 class StagedRecordRow(SQLModel, table=True):
@@ -278,6 +336,7 @@ class StagedRecordRow(SQLModel, table=True):
     group_key: bytes = Field(sa_column=_bytes())
     order_key: bytes = Field(sa_column=_bytes())
     body: bytes = Field(sa_column=_bytes())
+    fingerprint: int = Field(sa_column=_big())
 
 
 class FindingRow(SQLModel, table=True):
@@ -292,9 +351,19 @@ class FindingRow(SQLModel, table=True):
             "state <> 'acknowledged' OR acknowledged_reason IS NOT NULL",
             name="findings_acknowledged_has_reason",
         ),
+        CheckConstraint("state <> 'repaired' OR repair IS NOT NULL", name="findings_repaired_has_repair"),
+        CheckConstraint(
+            "repair IN ('redispatched', 'completed', 'tagged', 'removed', 'rebuilt')",
+            name="findings_repair",
+        ),
+        CheckConstraint(
+            "kind IN ('missed', 'window_not_dispatched', 'unfinished', 'duplicate', 'orphan_object', 'missing_object', "
+            "'changed_after_dispatch', 'stale_source_status', 'bad_record', 'overdue_receipt')",
+            name="findings_kind",
+        ),
     )
     id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    pipeline_id: int = Field(sa_column=_link("pipelines.id", Integer))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
     window_id: int = Field(sa_column=_link("windows.id"))
     kind: str = Field(sa_column=_text())
     cause: str | None = Field(sa_column=_text(nullable=True))

@@ -6,65 +6,36 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 from uuid import UUID
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.exceptions import TyperException
 
-from dispatch.dispatcher import Dispatcher, RunReport
+from dispatch.dispatcher import RunReport
 from dispatch.run import Cancellation
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
-from ledger.canonical import canonical_json
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
-from ledger.settings import CONFIG_NAME, Settings, init_template, load_settings
+from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
-from ops import logs, views, wiring
+from ops import logs, report_cli, schedule, views, wiring
+from ops.context import CONTEXT
+from ops.context import say_error as _say_error
+from reconcile.adopt import adopt_objects, adoption_document
+from reconcile.reconciler import Reconciler, Report, report_document, require_ended, windows_to_rescan
+from reconcile.rescan import Options
 
 _TASK_BYTES_MAX = 1024 * 1024
-_PIPE_WIDTH = 160
 _WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
 
 
-@dataclass
-class Context:
-    """What stands before the command: which configuration, and for whom to print."""
-
-    config: Path | None = None
-    json: bool = False
-    debug: bool = False
-
-    def settings(self) -> Settings:
-        """Read the configuration; an InputError names what is wrong with it."""
-        return load_settings(self.config)
-
-    @property
-    def console(self) -> Console:
-        """Where people read; everything goes to standard error when a program reads standard output."""
-        console = Console(stderr=self.json, soft_wrap=False, highlight=False)
-        if not console.is_terminal:  # nobody's window is as narrow as the default of a pipe
-            console.width = max(console.width, _PIPE_WIDTH)
-        return console
-
-    def print_json(self, document: object) -> None:
-        """Write the one JSON document."""
-        try:
-            encoded = msgspec.json.encode(document)
-        except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
-            encoded = canonical_json(document)
-        sys.stdout.buffer.write(encoded + b"\n")
-        sys.stdout.flush()
-
-
-CONTEXT = Context()
 app = typer.Typer(
     name="dispatch-ledger",
     help="Dispatch due records to jobs, with a ledger of every promise.",
@@ -79,6 +50,7 @@ db_app = typer.Typer(help="The ledger's schema.")
 show_app = typer.Typer(help="The whole history of one thing, in order of time.")
 app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
+report_cli.add_to(app)
 
 
 @app.callback()
@@ -169,8 +141,103 @@ def dispatch(
         with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
             if chosen is not None and not runs.has_ended(dispatcher.store, chosen):
                 raise InputError(f"window {chosen} has not ended yet; dispatch it after {chosen.end_name}")
-            reports = [dispatcher.dispatch(chosen, "manual")] if chosen else _dispatch_due(dispatcher)
+            reports = [dispatcher.dispatch(chosen, "manual")] if chosen else list(dispatcher.dispatch_due("manual"))
     _report(reports, due=due)
+
+
+@app.command(epilog="Example: dispatch-ledger reconcile --window 2026-09-17T15:00:00Z")
+def reconcile(
+    window: Annotated[list[str] | None, typer.Option(help="A window's start; may be given more than once.")] = None,
+    lookback: Annotated[
+        str | None, typer.Option(help="Every closed window this far back, such as 6h; default: reconcile.lookback.")
+    ] = None,
+    no_repair: Annotated[bool, typer.Option("--no-repair", help="Record findings, mend nothing.")] = False,
+    delete_orphans: Annotated[
+        bool, typer.Option("--delete-orphans", help="Remove objects that nobody refers to, instead of tagging them.")
+    ] = False,
+    release_hold: Annotated[
+        bool, typer.Option("--release-hold", help="You have looked at the held windows given: let them go on.")
+    ] = False,
+) -> None:
+    """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
+    with _cancellable() as cancellation:
+        chosen = [parse_window(one) for one in dict.fromkeys(window or [])]
+        back = None if lookback is None else _lookback(lookback)
+        _check_reconcile(chosen, back, no_repair=no_repair, delete_orphans=delete_orphans, release_hold=release_hold)
+        settings = CONTEXT.settings()
+        options = Options(
+            settings.reconcile, settings.reconcile.grace, repair=not no_repair, delete_orphans=delete_orphans
+        )
+        with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
+            require_ended(dispatcher, chosen)
+            windows = chosen or windows_to_rescan(dispatcher, settings.reconcile.lookback if back is None else back)
+            report = Reconciler(dispatcher, options).reconcile(windows, release_hold=release_hold)
+    _report_reconcile(report, explicit=bool(chosen))
+
+
+@app.command(epilog="Example: dispatch-ledger scheduler")
+def scheduler() -> None:
+    """Dispatch what is owed and reconcile, each on its cron line (UTC), until ended by Ctrl-C or SIGTERM."""
+    settings = CONTEXT.settings()
+    with _cancellable() as cancellation:
+        summary = schedule.run(settings, cancellation, CONTEXT.console)
+    if CONTEXT.json:
+        CONTEXT.print_json(summary.document)
+    _exit(128 + cancellation.signal_number)
+
+
+def _lookback(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as reason:
+        raise InputError(f"--lookback {text[:80]!r}: {reason}") from None
+
+
+def _check_reconcile(
+    windows: list[Window], back: timedelta | None, *, no_repair: bool, delete_orphans: bool, release_hold: bool
+) -> None:
+    if windows and back is not None:
+        raise InputError("give either --window or --lookback, not both")
+    if no_repair and delete_orphans:
+        raise InputError("--no-repair and --delete-orphans exclude each other")
+    if no_repair and release_hold:
+        raise InputError("--no-repair and --release-hold exclude each other: what is released is repaired")
+    if release_hold and not windows:
+        raise InputError("--release-hold needs the window to release: --window START")
+
+
+def _report_reconcile(report: Report, *, explicit: bool) -> None:
+    if CONTEXT.json:
+        CONTEXT.print_json(report_document(report))
+    else:
+        views.show_reconcile(CONTEXT.console, report)
+    for one in report.windows:
+        if one.error is not None and (explicit or not one.busy):
+            _say_error(str(one.error))
+            _show_traceback(one.error)
+    _exit(_worst(views.reconcile_exit_code(one, explicit=explicit) for one in report.windows))
+
+
+@app.command(epilog="Example: dispatch-ledger recover --from-objects")
+def recover(
+    from_objects: Annotated[
+        bool, typer.Option("--from-objects", help="Take what the stored objects prove into the ledger.")
+    ] = False,
+) -> None:
+    """Adopt stored objects into a lost ledger, as entries whose send is unknown; their windows are held for you."""
+    if not from_objects:
+        raise InputError("say what to recover from: --from-objects")
+    settings = CONTEXT.settings()
+    with _cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
+        adoption = adopt_objects(dispatcher)
+    if CONTEXT.json:
+        CONTEXT.print_json(adoption_document(adoption))
+    else:
+        views.show_adopted(CONTEXT.console, adoption.windows)
+    if adoption.error is not None:
+        _say_error(str(adoption.error))
+        _show_traceback(adoption.error)
+        _exit(views.error_exit_code(adoption.error))
 
 
 def _chosen_window(execute_time: str | None, task: str | None, window: str | None, *, due: bool) -> Window | None:
@@ -204,17 +271,6 @@ def _read_task(path: str) -> bytes:
     return raw
 
 
-def _dispatch_due(dispatcher: Dispatcher) -> list[RunReport]:
-    schedule = dispatcher.settings.schedule
-    pipeline = dispatcher.settings.pipeline
-    reports = []
-    for window in runs.owed_windows(dispatcher.store, pipeline, schedule.catch_up, schedule.not_before):
-        reports.append(dispatcher.dispatch(window, "manual"))
-        if reports[-1].outcome == "cancelled":
-            break
-    return reports
-
-
 def _report(reports: list[RunReport], *, due: bool) -> None:
     if CONTEXT.json:
         documents = [views.run_document(report) for report in reports]
@@ -232,7 +288,7 @@ def _report(reports: list[RunReport], *, due: bool) -> None:
 
 def _worst(codes: Iterator[int]) -> int:
     given = set(codes) or {0}
-    return next(code for code in _WORST_FIRST if code in given)
+    return next((code for code in _WORST_FIRST if code in given), 1)
 
 
 @show_app.command("window", epilog="Example: dispatch-ledger show window 2026-09-17T15:00:00Z")
@@ -357,12 +413,6 @@ def _cancellable() -> Iterator[Cancellation]:
 
 def _exit(code: int) -> NoReturn:
     raise typer.Exit(code)
-
-
-def _say_error(message: str) -> None:
-    with suppress(OSError):  # nobody can read it then
-        sys.stderr.write(f"error: {' '.join(message.split())}\n")
-        sys.stderr.flush()
 
 
 def _show_traceback(error: BaseException) -> None:

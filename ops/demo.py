@@ -28,6 +28,7 @@ from ledger.instants import HOUR_S, NS_PER_S, Window, parse_booking_ns, window_a
 from ledger.settings import DispatchSettings, Settings
 from ledger.store import Store
 from ops import views
+from ops.trouble import Trouble
 
 SEED_EXECUTE_TIME = "2026-09-17T16:01:10Z"
 _BUCKET = "dispatch-ledger-demo"
@@ -47,6 +48,8 @@ def run(
     settings: Settings, file: Path | None, key_name: str, cancellation: Cancellation, console: Console, *, quiet: bool
 ) -> Story:
     """Load the records of `file` (seven of our own by default), dispatch their windows twice, and tell what happened.
+
+    With the seven, trouble is made afterwards, and mended by a reconcile.
 
     Nothing is kept: database, emulator and their folder are gone afterwards.
 
@@ -183,6 +186,7 @@ def _tell(stage: _Stage) -> Story:
     second = [stage.dispatcher.dispatch(window, "manual") for window in stage.windows]
     _show_reports(stage, "4 · The same again: the ledger remembers, nothing is sent", second)
     known = _known(stage)
+    mended = _trouble(stage).tell(_heading) if stage.file is None else {}
     story.document = {
         "file": None if stage.file is None else str(stage.file),
         "records": stage.look.records,
@@ -192,8 +196,14 @@ def _tell(stage: _Stage) -> Story:
         "jobs": jobs,
         "second_runs": [views.run_document(report) for report in second],
         "windows": known,
+        **mended,
     }
     return story
+
+
+def _trouble(stage: _Stage) -> Trouble:
+    seed = {item[stage.look.key_name]["S"]: item for item in stage.look.again()}
+    return Trouble(stage.dispatcher, stage.sandbox, stage.console, seed)
 
 
 def _heading(console: Console, text: str) -> None:

@@ -1,7 +1,7 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
@@ -9,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatch.dispatcher import RunReport
-from ledger.errors import CancelledError
+from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
 from ledger.instants import format_time
+from reconcile.adopt import Adopted
+from reconcile.reconciler import Report, WindowReport
 
 _COUNTS = {
     "evaluated": "returned by the index",
@@ -24,15 +26,18 @@ _COUNTS = {
     "confirmed": "jobs confirmed by their queue",
     "recovered": "jobs finished that an earlier run left",
 }
-_NO_WRAP = {"window", "state", "entry", "job", "booked for"}
+_NO_WRAP = {"window", "state", "entry", "job", "booked for", "kind"}
 _STATE_STYLE = {
     "completed": "green",
     "dispatched": "green",
     "confirmed": "green",
+    "repaired": "green",
     "failed": "red",
+    "not_dispatched": "red",
     "open": "red",
     "held": "red",
     "void": "red",
+    "running": "cyan",
     "busy": "yellow",
     "cancelled": "yellow",
     "incomplete": "yellow",
@@ -124,13 +129,24 @@ def show_facts(console: Console, title: str, facts: Iterable[tuple[str, object]]
     console.print(table)
 
 
-def show_rows(console: Console, title: str, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    """Print rows as a table; `columns` maps a row's key to its heading. Nothing is printed without rows."""
+def show_rows(
+    console: Console,
+    title: str,
+    rows: list[dict[str, Any]],
+    columns: dict[str, str],
+    numbers: Collection[str] = (),
+) -> None:
+    """Print rows as a table; `columns` maps a row's key to its heading. Nothing is printed without rows.
+
+    Args:
+        numbers: the keys whose values stand to the right.
+    """
     if not rows:
         return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
-    for heading in columns.values():
-        table.add_column(heading, overflow="fold", no_wrap=heading in _NO_WRAP)
+    for name, heading in columns.items():
+        justify: Literal["right", "left"] = "right" if name in numbers else "left"
+        table.add_column(heading, overflow="fold", no_wrap=heading in _NO_WRAP, justify=justify)
     for row in rows:
         cells = [_readable(row.get(name)) for name in columns]
         table.add_row(
@@ -157,3 +173,64 @@ def show_events(console: Console, events: list[dict[str, Any]]) -> None:
 
 def _is_detail(name: str, value: object) -> bool:
     return name not in {"at", "event"} and value is not None
+
+
+def error_exit_code(error: DispatchLedgerError) -> int:
+    """Return the exit code of work that had begun when this ended it; a wrong configuration is a failure then."""
+    if isinstance(error, CancelledError):
+        return 128 + error.signal_number
+    return 1 if isinstance(error, InputError) else error.exit_code
+
+
+def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
+    """Return the exit code that the reconcile of one window stands for.
+
+    Args:
+        explicit: whether the window was asked for by name, so that finding it busy is no success.
+    """
+    if report.busy:
+        return BusyError.exit_code if explicit else 0
+    if report.error is not None:
+        return error_exit_code(report.error)
+    return 3 if any(one["state"] == "open" for one in report.findings) else 0
+
+
+def show_reconcile(console: Console, report: Report) -> None:
+    """Show what a reconcile found, window by window."""
+    rows = [
+        {
+            "window": one.window.name,
+            "outcome": one.left_alone or one.outcome or "",
+            "due": one.counts.due,
+            "claimed": one.counts.already_claimed + one.counts.claimed,
+            "late": one.late,
+            "open": sum(found["state"] == "open" for found in one.findings),
+            "repaired": sum(found["state"] == "repaired" for found in one.findings),
+        }
+        for one in report.windows
+    ]
+    columns = {name: name for name in ("window", "outcome", "due", "claimed", "late", "open", "repaired")}
+    show_rows(console, f"reconcile · {report.count('open')} open, {report.count('repaired')} repaired", rows, columns)
+    found = [one for window in report.windows for one in window.findings]
+    shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state", "repair": "repair"}
+    show_rows(console, "findings", found, shown | {"detail": "detail"})
+
+
+def show_adopted(console: Console, adopted: list[Adopted]) -> None:
+    """Show what was taken over from the object store, window by window, and what could not be."""
+    if not adopted:
+        console.print("No object of this pipeline was found.")
+    names = ("window", "entries", "records", "known", "refused")
+    rows = [
+        {
+            "window": one.window.name,
+            "entries": one.entries,
+            "records": one.records,
+            "known": one.known,
+            "refused": len(one.refused),
+        }
+        for one in adopted
+    ]
+    show_rows(console, "adopted from objects, held for you", rows, {name: name for name in names})
+    refused = [{"object": key, "reason": reason} for one in adopted for key, reason in one.refused.items()]
+    show_rows(console, "not adopted", refused, {"object": "object", "reason": "reason"})

@@ -7,7 +7,7 @@ import psycopg
 
 from dispatch.ordering import group_key, order_key
 from ledger import runs
-from ledger.canonical import canonical_json, group_digest
+from ledger.canonical import canonical_json, fingerprint, group_digest
 from ledger.facts import Destination, Entry, Group, Record, StoredObject
 from ledger.ids import new_id
 from ledger.instants import Window, parse_window
@@ -62,12 +62,14 @@ def record(identity: str, window: Window, offset_s: int = 0, *, group: int = 1) 
     """Make a due record `offset_s` seconds into the window."""
     booking_ns = window.start_ns + offset_s * 10**9
     typed = {"N": str(group)}
+    body = canonical_json({"Id": identity, "at": booking_ns})
     return Record(
         record_id=identity,
         booking_ns=booking_ns,
         group_key=group_key([group], "Point", [typed]),
         order_key=order_key(None, booking_ns, identity),
-        body=canonical_json({"Id": identity, "at": booking_ns}),
+        body=body,
+        fingerprint=fingerprint(body, None),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
 from obstore import exceptions as obs
 
 from ledger.errors import DispatchLedgerError, InputError, UnavailableError
@@ -86,5 +87,5 @@ def translated(what: str) -> Iterator[None]:
     """Turn AWS errors inside into the product's own."""
     try:
         yield
-    except (boto.BotoCoreError, boto.ClientError, obs.BaseError) as error:
+    except (boto.BotoCoreError, boto.ClientError, ResponseParserError, obs.BaseError) as error:
         raise translate(error, what) from error

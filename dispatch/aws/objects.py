@@ -1,7 +1,8 @@
 """The object store: bulk uploads through a fast client, everything else through boto3."""
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -13,13 +14,17 @@ from obstore.store import S3Store
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
-from ledger.errors import InputError
+from ledger.errors import CorruptError, InputError
 from ledger.facts import StoredObject
 
 _UPLOADS_AT_ONCE = 32
-_PART_BYTES = 8 * 1024 * 1024
-_PARTS_AT_ONCE = 2
+_PART_BYTES = 5 * 1024 * 1024
+_PARTS_AT_ONCE = 1
 _RETRIES_MAX = 5
+_GONE = {"404", "NoSuchKey"}
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html
+_TAGS_MAX = 10
+_READ_BYTES = 1024 * 1024
 _PATIENCE = timedelta(seconds=30)
 
 
@@ -29,6 +34,14 @@ class Upload(msgspec.Struct, frozen=True):
     key: str
     body: bytes
     metadata: dict[str, str]
+
+
+class ListedObject(msgspec.Struct, frozen=True):
+    """An object as the store lists it."""
+
+    key: str
+    stored: StoredObject
+    modified_at: datetime
 
 
 class S3Objects:
@@ -117,9 +130,94 @@ class S3Objects:
 
     def has_any(self, prefix: str) -> bool:
         """Say whether any object's key begins with `prefix`."""
-        with translated(f"listing bucket {self.bucket}"):
-            answer = self._client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, MaxKeys=1)
-        return bool(answer.get("Contents"))
+        return any(True for _ in self.listing(self.bucket, prefix))
+
+    def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
+        """Yield the objects whose key begins with `prefix`, in the byte order of their keys, a page at a time.
+
+        Raises:
+            CorruptError: when the store lists keys out of order, or one twice: nothing can be concluded from that.
+        """
+        before = ""
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        while True:
+            with translated(f"listing bucket {bucket}"):
+                page = self._client.list_objects_v2(**request)
+            for one in page["Contents"]:
+                if one["Key"] <= before:  # by code points, which is the byte order of UTF-8
+                    raise CorruptError(
+                        f"bucket {bucket}: the listing is out of order at {one['Key']!r}; nothing was concluded from "
+                        "it, run again"
+                    )
+                before = one["Key"]
+                if not _is_folder(one):
+                    yield _listed(one)
+            if not page["IsTruncated"]:
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def find(self, bucket: str, key: str) -> ListedObject | None:
+        """Return an object as it is now, or None."""
+        with translated(f"looking at an object in bucket {bucket}"):
+            try:
+                one = self._client.head_object(Bucket=bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in _GONE:
+                    return None
+                raise
+        return ListedObject(key, StoredObject(one["ContentLength"], one["ETag"]), one["LastModified"])
+
+    def read(self, bucket: str, key: str) -> Iterator[bytes]:
+        """Yield an object's body in pieces of a bounded size; nothing when it is gone."""
+        with translated(f"reading an object in bucket {bucket}"):
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in _GONE:
+                    return
+                raise
+            with closing(answer["Body"]) as body:
+                yield from body.iter_chunks(_READ_BYTES)
+
+    def tags(self, bucket: str, key: str) -> dict[str, str]:
+        """Return an object's tags."""
+        with translated(f"reading tags in bucket {bucket}"):
+            answer = self._client.get_object_tagging(Bucket=bucket, Key=key)
+        return {one["Key"]: one["Value"] for one in answer.get("TagSet", [])}
+
+    def tag(self, bucket: str, key: str, name: str, value: str) -> bool:
+        """Set one tag of an object and leave its others as they are; returns whether there was room for it."""
+        wanted = {**self.tags(bucket, key), name: value}
+        if len(wanted) > _TAGS_MAX:
+            return False
+        self._put_tags(bucket, key, wanted)
+        return True
+
+    def untag(self, bucket: str, key: str, name: str) -> None:
+        """Take one tag from an object, if it has it."""
+        tags = self.tags(bucket, key)
+        if tags.pop(name, None) is not None:
+            self._put_tags(bucket, key, tags)
+
+    def _put_tags(self, bucket: str, key: str, tags: dict[str, str]) -> None:
+        tag_set = [{"Key": one, "Value": text} for one, text in tags.items()]
+        with translated(f"tagging an object in bucket {bucket}"):
+            self._client.put_object_tagging(Bucket=bucket, Key=key, Tagging={"TagSet": tag_set})
+
+    def remove(self, bucket: str, key: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+        with translated(f"removing an object from bucket {bucket}"):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
+
+def _is_folder(one: dict[str, str]) -> bool:
+    """Say whether this is only what a console shows as a folder."""
+    return one["Key"].endswith("/") and one["Size"] == "0"
+
+
+def _listed(one: dict[str, str]) -> ListedObject:
+    modified_at = datetime.fromisoformat(one["LastModified"])
+    return ListedObject(one["Key"], StoredObject(int(one["Size"]), one["ETag"]), modified_at)
 
 
 def _attributes(metadata: dict[str, str]) -> dict[str, str]:

@@ -4,8 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+Item = TypeVar("Item")
 Work = TypeVar("Work")
 Done = TypeVar("Done")
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items in order, the next one being fetched meanwhile, in a thread; never more than one ahead."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 def at_once(do: Callable[[Work], Done], pieces: Sequence[Work], threads_max: int) -> list[Done]:

@@ -1,10 +1,12 @@
 """The queues: each message of each try is told apart as accepted, failed, refused or unknown."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import msgspec
+import structlog
 from botocore import exceptions as boto
 
 from dispatch.aws.errors import THROTTLES, code_of, translated
@@ -14,6 +16,7 @@ from dispatch.aws.session import Session
 from ledger.errors import InputError
 from ledger.facts import SendAnswer
 
+LOG = structlog.get_logger(__name__)
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html
 BATCH_MESSAGES_MAX = 10
 MESSAGE_BYTES_MAX = 1024 * 1024
@@ -21,6 +24,8 @@ _CALLS_AT_ONCE = 16
 # As many messages as can be under way at the same moment.
 SENT_AT_ONCE_MAX = _CALLS_AT_ONCE * BATCH_MESSAGES_MAX
 _RESOLVE_TRIES = 4
+_PEEKS_MAX = 100
+_PEEK_HIDES_S = 10
 # The caller's fault, but not the message's: the same message may be taken once this is mended.
 _NOT_THE_MESSAGE = THROTTLES | {"AccessDenied", "AccessDeniedException", "KMS.AccessDeniedException", "KmsAccessDenied"}
 # Refusals of a whole call that are about what is in it.
@@ -70,8 +75,8 @@ class SqsQueues:
     def __init__(self, session: Session, *, call: timedelta) -> None:
         self.call = call
         self._region = session.region
-        self._asking = session.client("sqs", tries=_RESOLVE_TRIES)
-        self._sender = BatchSender(session.client("sqs", tries=1, read=call))
+        self._asking = session.client("sqs", tries=_RESOLVE_TRIES, read=call)
+        self._sender = BatchSender(self._asking)
 
     def resolve(self, name: str) -> Queue:
         """Find a queue by name or URL.
@@ -91,6 +96,40 @@ class SqsQueues:
                 raise
         limit = int(answer.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_BYTES_MAX))
         return Queue(name, url, min(limit, MESSAGE_BYTES_MAX))
+
+    def peek_dead_letters(self, queue: Queue) -> set[str] | None:
+        """Return the idempotency keys of jobs in a queue's dead-letter queue, of a bounded number of messages.
+
+        Each message looked at is hidden from others for a few seconds, and then back.
+
+        Returns:
+            None when it may not be looked into.
+        """
+        try:
+            target = self._dead_letter_url(queue)
+            return set() if target is None else set(self._keys_in(target))
+        except (boto.ClientError, boto.BotoCoreError, ValueError) as error:
+            LOG.warning("dead-letter queue was not looked into", queue=queue.name, reason=str(error))
+            return None
+
+    def _dead_letter_url(self, queue: Queue) -> str | None:
+        answer = self._asking.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["RedrivePolicy"])
+        policy = answer.get("Attributes", {}).get("RedrivePolicy")
+        if not policy:
+            return None
+        *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
+        return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
+
+    def _keys_in(self, url: str) -> Iterator[str]:
+        for _ in range(_PEEKS_MAX):
+            answer = self._asking.receive_message(
+                QueueUrl=url, MaxNumberOfMessages=BATCH_MESSAGES_MAX, VisibilityTimeout=_PEEK_HIDES_S, WaitTimeSeconds=0
+            )
+            if not answer.get("Messages"):
+                return
+            for message in answer["Messages"]:
+                with suppress(msgspec.DecodeError, KeyError, TypeError):  # not a job of ours
+                    yield str(msgspec.json.decode(message["Body"])["idempotency_key"])
 
     def send(self, queue: Queue, messages: Sequence[Message], before_call: Callable[[], None]) -> list[SendAnswer]:
         """Send messages in batches, many at once; says of each what became of it, in the same order.

@@ -115,6 +115,22 @@ class Sandbox:
                     break
         return bodies
 
+    def list_objects(self, prefix: str) -> list[str]:
+        """Return the keys of up to a thousand objects."""
+        with translated(f"S3 bucket {self._bucket}"):
+            answer = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix)
+        return [one["Key"] for one in answer.get("Contents", [])]
+
+    def put_object(self, key: str, body: bytes) -> None:
+        """Store an object behind the product's back."""
+        with translated(f"S3 bucket {self._bucket}"):
+            self._s3.put_object(Bucket=self._bucket, Key=key, Body=body)
+
+    def remove_object(self, key: str) -> None:
+        """Remove an object behind the product's back."""
+        with translated(f"S3 bucket {self._bucket}"):
+            self._s3.delete_object(Bucket=self._bucket, Key=key)
+
     def read_object(self, bucket: str, key: str) -> dict[str, msgspec.Raw]:
         """Read one object's document."""
         with translated(f"S3 bucket {bucket}"):

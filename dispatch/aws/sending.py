@@ -17,7 +17,7 @@ _OK = 200
 
 
 class BatchSender:
-    """Sends batches through a client whose own retries are off: one call is one try.
+    """Sends batches over a client's connections, beside its retries: one call is one try.
 
     Args:
         client: a botocore client for SQS.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -34,11 +35,13 @@ class SourcePage(msgspec.Struct, frozen=True):
     Attributes:
         cursor_json: the key that the read started from; None at the beginning of a date.
         next_json: the key it ended with; None when the date is read to its end.
+        read_at: when it was asked for: what changed later may be missing.
     """
 
     items: list[Item]
     cursor_json: str | None
     next_json: str | None
+    read_at: datetime
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class DynamoSource:
                         )
                     seen.add(key)
                 yield page
+                del page  # let go before the next is read: two pages at a time are twice the memory
                 if cursor is None:
                     break
 
@@ -135,10 +139,11 @@ class DynamoSource:
         }
         if cursor is not None:
             request["ExclusiveStartKey"] = _for_sdk(cursor)
+        read_at = clock.utc_now()
         with translated(f"reading index {self._settings.index} of {self._settings.table}"):
             answer = self._client.query(**request)
         following = answer["LastEvaluatedKey"] or None
-        return SourcePage(answer["Items"], _cursor_json(cursor), _cursor_json(following)), following
+        return SourcePage(answer["Items"], _cursor_json(cursor), _cursor_json(following), read_at), following
 
     def read_again(self, record_ids: Sequence[str]) -> dict[str, Item]:
         """Read records from the base table, consistently; those that are gone are missing from the answer."""

@@ -3,5 +3,6 @@ UPDATE findings SET state = 'closed', closed_at = ledger_now()
 FROM entries
 WHERE entries.id = ANY(%(ids)s::uuid[]) AND findings.pipeline_id = %(pipeline_id)s AND findings.kind = 'duplicate'
   AND findings.cause = 'resent' AND findings.subject = entries.idempotency_key AND findings.state = 'open'
-  AND (SELECT count(*) FROM entries AS twins JOIN attempts ON attempts.entry_id = twins.id
-       WHERE twins.idempotency_key = entries.idempotency_key AND attempts.outcome IN ('unknown', 'accepted')) < 2
+  AND (SELECT count(*) FROM same_promises
+       JOIN all_attempts ON all_attempts.entry_id = same_promises.same_id AND outcome IN ('unknown', 'accepted', 'received')
+       WHERE same_promises.entry_id = entries.id) < 2

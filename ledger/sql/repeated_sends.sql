@@ -1,10 +1,9 @@
 -- Of these entries, those whose idempotency key more than one try may have carried to the queue, with the first's age.
 -- A void entry of the same key counts too: one of its tries may have had no answer.
-SELECT entries.id, count(*) FILTER (WHERE attempts.outcome = 'accepted'),
-       extract(epoch FROM ledger_now() - min(attempts.marked_at))::float8
-FROM entries
-JOIN entries AS twins ON twins.idempotency_key = entries.idempotency_key
-JOIN attempts ON attempts.entry_id = twins.id AND attempts.outcome IN ('unknown', 'accepted')
-WHERE entries.id = ANY(%(ids)s::uuid[])
-GROUP BY entries.id
+SELECT same_promises.entry_id, count(*) FILTER (WHERE outcome <> 'unknown'),
+       extract(epoch FROM ledger_now() - min(marked_at))::float8
+FROM same_promises
+JOIN all_attempts ON all_attempts.entry_id = same_promises.same_id AND outcome IN ('unknown', 'accepted', 'received')
+WHERE same_promises.entry_id = ANY(%(ids)s::uuid[])
+GROUP BY same_promises.entry_id
 HAVING count(*) > 1

@@ -53,6 +53,16 @@ def test_the_seven_for_programs(bare: Product) -> None:
     assert sorted(job["records"] for job in document["jobs"]) == [["R2", "R1"], ["R3"], ["R5"]]
     assert {one["record_id"] for one in document["left_out"]} == {"R0", "R4", "R6"}
     assert document["records"] == 7
+    found = [one for window in document["reconcile"]["windows"] for one in window["findings"]]
+    assert sorted((one["kind"], one["cause"], one["record_id"], one["state"], one["repair"]) for one in found) == [
+        ("duplicate", "resent", None, "open", None),
+        ("missed", "late_insert", "R7", "repaired", "redispatched"),
+        ("missed", "moved_in", "R6", "repaired", "redispatched"),
+        ("missing_object", None, None, "repaired", "rebuilt"),
+        ("orphan_object", None, None, "repaired", "tagged"),
+        ("unfinished", "send_unknown", None, "repaired", "completed"),
+    ]
+    assert (document["second_reconcile"]["open"], document["second_reconcile"]["repaired"]) == (0, 0)
 
 
 def test_a_gzipped_export(bare: Product, tmp_path: Path) -> None:

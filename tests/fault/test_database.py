@@ -109,7 +109,9 @@ def test_a_database_that_is_gone_fails_the_run_and_a_later_one_finishes(
         else:
             assert set(done.document) == {"error"}
     until(lambda: rig.value("SELECT count(*) FROM windows WHERE lease_until > ledger_now()") == 0, "leases")
-    unproven = {bytes(key).hex() for (key,) in rig.rows("SELECT idempotency_key FROM entries WHERE state = 'sending'")}
+    unproven = {
+        bytes(key).hex() for (key,) in rig.rows("SELECT idempotency_key FROM entry_states WHERE state = 'sending'")
+    }
     again = product.run("dispatch", "--due", "--json", flow=flow, schedule__catch_up="6h")
     assert again.code in {0, 3}, again.err
     messages, objects = drained(world), world.objects()
@@ -170,7 +172,8 @@ def test_a_database_that_crashes_in_the_middle_loses_no_record(
             )
             assert wire.rules[0].used == 1
             unproven = {
-                bytes(key).hex() for (key,) in rig.rows("SELECT idempotency_key FROM entries WHERE state = 'sending'")
+                bytes(key).hex()
+                for (key,) in rig.rows("SELECT idempotency_key FROM entry_states WHERE state = 'sending'")
             }
             if first.code == 0:
                 first.books(**whole(flow, window))

@@ -38,7 +38,7 @@ class Sweep:
             fill(self.world, window)
             self.windows.append(window)
             killed = kill_at(number, window)
-            unproven = self.rig.rows("SELECT idempotency_key FROM entries WHERE state = 'sending'")
+            unproven = self.rig.rows("SELECT idempotency_key FROM entry_states WHERE state = 'sending'")
             self.sent_again |= {bytes(key).hex() for (key,) in unproven}
             if not killed:
                 break

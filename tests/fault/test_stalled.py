@@ -97,7 +97,9 @@ def test_case_15_stalled_between_mark_and_send(
     with PgProxy(ledger_url, Fault(marking, AFTER, act=stall, cut=False)) as database:
         stall.first = product.start_dispatch(window, ledger__database_url=database.url, flow=flow)
         assert stall.stopped.wait(60)
-        until(lambda: rig.value("SELECT count(*) FROM entries WHERE state = 'sending'") > 0, "the mark is committed")
+        until(
+            lambda: rig.value("SELECT count(*) FROM entry_states WHERE state = 'sending'") > 0, "the mark is committed"
+        )
         take_over(product, rig, window, flow).ended(3)
         between = drained(world)
         lost(stall.wake())
@@ -113,7 +115,7 @@ def _commit_of(statement: str, product: Product, world: World, ledger_url: str, 
     with PgProxy(ledger_url) as database:
         product.dispatch(other, ledger__database_url=database.url, flow=flow, pipeline="rehearsal").ended(0)
         drained(world)
-        first_words = {"mark_sending": b"SET state = 'sending'"}[statement]
+        first_words = {"mark_sending": b"INSERT INTO open_attempts"}[statement]
         return 1 + next(at for at, text in enumerate(database.commits) if first_words in text)
 
 
@@ -129,7 +131,7 @@ def test_case_15_stalled_while_the_send_is_on_its_way(product: Product, world: W
         stall.first = product.start_dispatch(window, endpoint=wire.url, flow=flow)
         assert stall.stopped.wait(60)
         unproven = {
-            bytes(key).hex() for (key,) in rig.rows("SELECT idempotency_key FROM entries WHERE state = 'sending'")
+            bytes(key).hex() for (key,) in rig.rows("SELECT idempotency_key FROM entry_states WHERE state = 'sending'")
         }
         take_over(product, rig, window, flow).ended(3)
         first = stall.wake()

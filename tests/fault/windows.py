@@ -87,7 +87,7 @@ def check_window(
     place = window[:13].replace("-", "/").replace("T", "/")
     assert sum(f"/{place}/" in key for key in objects) == len(expected), "an object for each entry, and no other"
     row = "(SELECT id FROM windows WHERE start_s = %s)"
-    states = rig.rows(f"SELECT state, count(*) FROM entries WHERE window_id = {row} GROUP BY state", start.start_s)
+    states = rig.rows(f"SELECT state, count(*) FROM entry_states WHERE window_id = {row} GROUP BY state", start.start_s)
     assert states == [("confirmed", len(expected))]
     claimed = "SELECT count(*), count(DISTINCT record_id) FROM claims WHERE booking_ns BETWEEN %s AND %s"
     assert rig.rows(claimed, start.start_ns, start.end_ns) == [(DUE, DUE)]
@@ -97,7 +97,7 @@ def check_window(
     found = rig.rows(f"SELECT entry_id, kind, cause FROM findings WHERE window_id = {row}", start.start_s)
     assert {(kind, cause) for _, kind, cause in found} <= {("duplicate", "resent")}
     reported = {entry for entry, _, _ in found}
-    attempts = f"SELECT entry_id FROM attempts JOIN entries ON entries.id = entry_id WHERE window_id = {row} "
+    attempts = f"SELECT entry_id FROM all_attempts JOIN entries ON entries.id = entry_id WHERE window_id = {row} "
     more_than_one = "GROUP BY entry_id HAVING count(*) > 1"
     open_ended = rig.rows(f"{attempts} AND outcome IN ('unknown', 'accepted') {more_than_one}", start.start_s)
     tried_again = {entry for (entry,) in rig.rows(attempts + more_than_one, start.start_s)}

@@ -52,7 +52,7 @@ def marked_entry(store: Store, tenure: Tenure, identity: str = "r1") -> Entry:
 
 
 def state_of(store: Store, entry: Entry) -> Any:
-    query = "SELECT state, attempts FROM entries WHERE id = %s"
+    query = "SELECT state, attempts FROM entry_states WHERE id = %s"
     return store.transaction(lambda connection: connection.execute(query, (entry.id,)).fetchone())
 
 
@@ -211,16 +211,12 @@ ENTRY = {
     "destination_id": "1",
     "generation": "0",
     "records_n": "1",
-    "live": "true",
-    "state": "'pending'",
     "group_digest": "decode(repeat('ab', 16), 'hex')",
     "content_hash": "decode(repeat('ab', 32), 'hex')",
     "idempotency_key": "sha256(gen_random_uuid()::text::bytea)",
     "group_json": "'{}'",
 }
-SENDING = {"state": "'sending'", "attempts": "1", "object_etag": "'e'", "object_bytes": "1"}
-CONFIRMED = {**SENDING, "state": "'confirmed'", "confirmed_at": NOW}
-VOID = {"state": "'void'", "live": "NULL", "void_reason": "'because'"}
+VOID = {"void_reason": "'because'"}
 RUN = {
     "id": "gen_random_uuid()",
     "window_id": "(SELECT id FROM windows LIMIT 1)",
@@ -234,18 +230,21 @@ RUN = {
 ENDED = {"outcome": "'completed'", "finished_at": NOW}
 WINDOW = {"pipeline_id": "(SELECT id FROM pipelines LIMIT 1)", "start_s": "7200"}
 PAGE = {"run_id": "(SELECT id FROM runs LIMIT 1)", "number": "1", "read_at": NOW}
-ATTEMPT = {
+OPEN_ATTEMPT = {
     "entry_id": "gen_random_uuid()",
     "number": "1",
     "fence": "1",
     "marked_at": NOW,
-    "outcome": "'unknown'",
+    "object_bytes": "1",
+    "object_etag": "'e'",
 }
+ATTEMPT = {**OPEN_ATTEMPT, "answered_at": NOW, "outcome": "'failed'"}
 CLAIM = {
     "pipeline_id": "1",
     "booking_ns": "1",
     "record_id": "'r'::bytea",
     "generation": "0",
+    "fingerprint": "0",
     "entry_id": "gen_random_uuid()",
 }
 FINDING = {
@@ -258,22 +257,32 @@ FINDING = {
     "first_seen_at": NOW,
     "last_seen_at": NOW,
 }
+RECEIPT = {
+    "pipeline_id": "(SELECT id FROM pipelines LIMIT 1)",
+    "idempotency_key": "sha256('k')",
+    "window_id": "(SELECT id FROM windows LIMIT 1)",
+    "state": "'in_work'",
+    "claim": "gen_random_uuid()",
+    "worker": "'w'",
+    "attempts": "1",
+    "claimed_at": NOW,
+    "expires_at": NOW,
+}
+VERIFIED = {"verified_at": NOW, "verified_evaluated": "3", "verified_due": "2", "verified_claimed": "1"}
 TABLES = {
+    "receipts": RECEIPT,
     "entries": ENTRY,
     "runs": RUN,
     "windows": WINDOW,
     "pages": PAGE,
     "attempts": ATTEMPT,
+    "open_attempts": OPEN_ATTEMPT,
     "claims": CLAIM,
     "findings": FINDING,
 }
 ALLOWED = [
     ("entries", {}),
-    ("entries", SENDING),
-    ("entries", {**SENDING, "attempts": "7"}),
-    ("entries", CONFIRMED),
     ("entries", VOID),
-    ("entries", {**SENDING, **VOID}),
     ("runs", {}),
     ("runs", ENDED),
     ("runs", {**ENDED, "outcome": "'failed'", "error": "'e'", "evaluated": "3"}),
@@ -285,37 +294,41 @@ ALLOWED = [
     ("windows", {}),
     ("windows", {"held_at": NOW, "held_reason": "'r'"}),
     ("windows", {"lease_run_id": "gen_random_uuid()", "lease_until": NOW}),
+    ("windows", VERIFIED),
+    ("receipts", {}),
+    ("receipts", {"state": "'completed'", "claim": "NULL", "expires_at": "NULL"}),
+    ("runs", {**ENDED, "cause": "'reconcile'", "evaluated": "1", "due": "1"}),
+    ("attempts", {"outcome": "'received'"}),
+    ("findings", {"state": "'repaired'", "repair": "'tagged'"}),
     ("pages", {"evaluated": "3", "outside": "1", "not_due": "2"}),
+    ("open_attempts", {}),
+    ("open_attempts", {"number": "7", "error": "'no answer'"}),
     ("attempts", {}),
+    ("attempts", {"outcome": "'refused'", "error": "'no'"}),
     ("attempts", {"outcome": "'accepted'", "message_id": "'m'"}),
     ("claims", {}),
     ("findings", {}),
     ("findings", {"state": "'acknowledged'", "acknowledged_reason": "'r'"}),
 ]
 REFUSED = [
-    ("entries_state", "entries", {"state": "'lost'"}),
-    ("entries_state", "entries", {"state": "'PENDING'"}),
     ("entries_have_records", "entries", {"records_n": "0"}),
     ("entries_generation_not_negative", "entries", {"generation": "-1"}),
     ("entries_digest_lengths", "entries", {"group_digest": "decode(repeat('ab', 15), 'hex')"}),
     ("entries_digest_lengths", "entries", {"content_hash": "decode(repeat('ab', 31), 'hex')"}),
     ("entries_digest_lengths", "entries", {"idempotency_key": "decode(repeat('ab', 33), 'hex')"}),
-    ("entries_pending_untried", "entries", {"attempts": "1"}),
-    ("entries_sent_has_object", "entries", {**SENDING, "attempts": "0"}),
-    ("entries_sent_has_object", "entries", {**SENDING, "object_etag": "NULL"}),
-    ("entries_sent_has_object", "entries", {**SENDING, "object_bytes": "NULL"}),
-    ("entries_sent_has_object", "entries", {**CONFIRMED, "attempts": "0"}),
-    ("entries_sent_has_object", "entries", {**CONFIRMED, "object_etag": "NULL"}),
-    ("entries_confirmed_has_time", "entries", {**CONFIRMED, "confirmed_at": "NULL"}),
-    ("entries_confirmed_has_time", "entries", {"confirmed_at": NOW}),
-    ("entries_confirmed_has_time", "entries", {**VOID, "confirmed_at": NOW}),
-    ("entries_void_has_reason", "entries", {**VOID, "void_reason": "NULL"}),
-    ("entries_void_has_reason", "entries", {"void_reason": "'because'"}),
-    ("entries_live_until_void", "entries", {**VOID, "live": "true"}),
-    ("entries_live_until_void", "entries", {"live": "NULL"}),
-    ("entries_live_until_void", "entries", {"live": "false"}),
-    ("entries_live_until_void", "entries", {**VOID, "live": "false"}),
     ("runs_flow", "runs", {"flow": "'other'"}),
+    ("windows_verified_whole", "windows", {**VERIFIED, "verified_due": "NULL"}),
+    ("windows_verified_whole", "windows", {**VERIFIED, "verified_at": "NULL"}),
+    ("windows_verified_whole", "windows", {**VERIFIED, "verified_claimed": "3"}),
+    ("windows_verified_whole", "windows", {**VERIFIED, "verified_due": "4"}),
+    ("receipts_state", "receipts", {"state": "'lost'", "claim": "NULL", "expires_at": "NULL"}),
+    ("receipts_work_has_claim", "receipts", {"claim": "NULL", "expires_at": "NULL"}),
+    ("receipts_work_has_claim", "receipts", {"state": "'completed'"}),
+    ("receipts_claim_expires", "receipts", {"expires_at": "NULL"}),
+    ("receipts_key_length", "receipts", {"idempotency_key": "'short'"}),
+    ("findings_repaired_has_repair", "findings", {"state": "'repaired'"}),
+    ("findings_repair", "findings", {"repair": "'wished away'"}),
+    ("findings_kind", "findings", {"kind": "'strange'"}),
     ("runs_cause", "runs", {"cause": "'because'"}),
     ("runs_outcome", "runs", {**ENDED, "outcome": "'done'"}),
     ("runs_end_has_outcome", "runs", {"finished_at": NOW}),
@@ -334,7 +347,9 @@ REFUSED = [
     ("pages_counts", "pages", {"evaluated": "1", "outside": "1", "not_due": "1"}),
     ("claims_generation_not_negative", "claims", {"generation": "-1"}),
     ("attempts_number_from_one", "attempts", {"number": "0"}),
+    ("open_attempts_number_from_one", "open_attempts", {"number": "0"}),
     ("attempts_outcome", "attempts", {"outcome": "'perhaps'"}),
+    ("attempts_outcome", "attempts", {"outcome": "'unknown'"}),
     ("attempts_accepted_has_message", "attempts", {"outcome": "'accepted'"}),
     ("findings_state", "findings", {"state": "'new'"}),
     ("findings_acknowledged_has_reason", "findings", {"state": "'acknowledged'"}),
@@ -737,3 +752,54 @@ def test_a_duplicate_that_may_have_been_sent_stays_open(store: Store, connection
     outbox.record_answers(store, fresh, [(again, ACCEPTED)])
     outbox.record_answers(store, stale, [(marked, SendAnswer("unknown", error="no answer"))])
     assert kit.ask(connection, "SELECT kind, state FROM findings") == [("duplicate", "open")]
+
+
+def test_case_6_what_is_confirmed_meanwhile_is_not_sent_again(store: Store, connection: psycopg.Connection) -> None:
+    """A reconcile has seen an unfinished entry; before it acts, the run that sent it learns that it was taken."""
+    stale = kit.take(store)
+    sending = marked_entry(store, stale)
+    fresh = kit.take_over(store, stale)
+    (unfinished,) = outbox.list_unfinished(store, fresh, None, 10)
+    outbox.record_answers(store, stale, [(sending, ACCEPTED)])
+    assert outbox.mark_sending(store, fresh, [kit.uploaded(unfinished)]) == []
+    assert state_of(store, sending) == ("confirmed", 1)
+    assert kit.ask(connection, "SELECT kind FROM findings") == []
+
+
+def test_case_6_at_the_same_moment(ledger_url: str, store: Store) -> None:
+    """The confirmation comes while the mark waits for it: whoever is first, no job is marked that is confirmed."""
+    stale = kit.take(store)
+    sending = marked_entry(store, stale)
+    fresh = kit.take_over(store, stale)
+    (unfinished,) = outbox.list_unfinished(store, fresh, None, 10)
+    with psycopg.connect(**connect_arguments(ledger_url)) as confirming:
+        delete = "DELETE FROM payload_parts WHERE entry_id = %s"
+        confirming.execute(delete, (sending.id,))
+        marked: list[list[Entry]] = []
+
+        def mark() -> None:
+            with Store(ledger_url) as other:
+                marked.append(outbox.mark_sending(other, fresh, [kit.uploaded(unfinished)]))
+
+        marking = threading.Thread(target=mark)
+        marking.start()
+        wait_for_locks(ledger_url, 1)
+        confirming.commit()
+        marking.join(30)
+    assert marked == [[]]
+
+
+def test_a_receipt_proves_a_send(store: Store, connection: psycopg.Connection) -> None:
+    stale = kit.take(store)
+    taken, unheard = marked_entry(store, stale, "r1"), marked_entry(store, stale, "r2")
+    insert = (
+        "INSERT INTO receipts (pipeline_id, idempotency_key, window_id, state, claim, worker, attempts, claimed_at, "
+        "expires_at) VALUES (%s, %s, %s, 'in_work', gen_random_uuid(), 'w', 1, ledger_now(), ledger_now())"
+    )
+    parameters = (stale.pipeline_id, taken.idempotency_key, stale.window_id)
+    store.transaction(lambda inner: inner.execute(insert, parameters))
+    fresh = kit.take_over(store, stale)
+    assert [outbox.prove_received(store, fresh) for _ in range(2)] == [1, 0]
+    assert (state_of(store, taken), state_of(store, unheard)) == (("confirmed", 1), ("sending", 1))
+    assert kit.ask(connection, "SELECT outcome FROM attempts") == [("received",)]
+    assert [entry.id for entry in outbox.list_unfinished(store, fresh, None, 10)] == [unheard.id]

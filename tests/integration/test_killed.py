@@ -1,9 +1,7 @@
 """A run is killed at any transaction: the next run finishes what was begun, from the ledger alone (I6, case 14)."""
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -11,53 +9,11 @@ import pytest
 
 from dispatch import feeders
 from ledger.instants import parse_window
-from ledger.store import Connection, Store
 from tests.aws_servers import World, booking
+from tests.breaking import Death, KilledError
 from tests.rig import WINDOW, Rig, all_records
 
 PIPELINES = count(1)
-
-
-class KilledError(BaseException):
-    """The process is gone; nothing of it may reach the ledger any more."""
-
-
-@dataclass
-class Death:
-    """Ends the thread that made it at its n-th transaction, before or after the commit, and for good."""
-
-    at: int = 0
-    after: bool = True
-    seen: list[str] = field(default_factory=list)
-
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        usual = Store._transact
-        owner = threading.get_ident()
-
-        def transact(store: Store, work: Callable[[Connection], Any]) -> Any:
-            if threading.get_ident() != owner:
-                return usual(store, work)
-            self.seen.append(work.__qualname__)
-            if not self.at or len(self.seen) < self.at:
-                return usual(store, work)
-            if len(self.seen) == self.at:
-                if self.after:
-                    usual(store, work)
-                else:
-                    self._begin_only(usual, store, work)
-            store.close()
-            raise KilledError
-
-        patch.setattr(Store, "_transact", transact)
-
-    @staticmethod
-    def _begin_only(usual: Callable[..., Any], store: Store, work: Callable[[Connection], Any]) -> None:
-        def die(connection: Connection) -> None:
-            work(connection)
-            raise KilledError
-
-        with pytest.raises(KilledError):
-            usual(store, die)
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +45,7 @@ def run_until(rig: Rig, flow: str, pipeline: str, death: Death) -> Any:
                 death.install(patch)
                 return dispatcher.dispatch(parse_window(WINDOW), "manual")
         except KilledError:
-            rig.tell(
-                "UPDATE windows SET lease_until = ledger_now() - interval '1 second' FROM pipelines "
-                "WHERE pipelines.id = pipeline_id AND name = %s AND lease_until IS NOT NULL",
-                pipeline,
-            )
+            rig.expire_leases(pipeline)
             return None
 
 
@@ -129,7 +81,7 @@ def check(rig: Rig, flow: str, pipeline: str, death: Death) -> None:
     assert unproven or not findings
     assert report.open_findings == len(findings)
     states = (
-        "SELECT DISTINCT state FROM entries JOIN windows ON windows.id = window_id "
+        "SELECT DISTINCT state FROM entry_states JOIN windows ON windows.id = window_id "
         "JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %s"
     )
     assert rig.rows(states, pipeline) == [("confirmed",)]

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -14,49 +13,11 @@ from ledger.errors import UnavailableError
 from ledger.instants import parse_window
 from ledger.store import Connection, Store
 from tests.aws_servers import World, booking
+from tests.breaking import LostAnswer
 from tests.rig import WINDOW, Rig, all_records
 
 TRANSACTIONS_MAX = 40
 PIPELINES = count(1)
-
-
-@dataclass
-class Wire:
-    """Loses the answer of the n-th transaction of the thread that made it.
-
-    Attributes:
-        at: which transaction, from 1; 0 for none.
-        after: whether the commit takes effect first.
-        seen: the works done so far, in order.
-    """
-
-    at: int = 0
-    after: bool = True
-    seen: list[str] = field(default_factory=list)
-
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        usual = Store._transact
-        owner = threading.get_ident()
-
-        def transact(store: Store, work: Callable[[Connection], Any]) -> Any:
-            if threading.get_ident() != owner:
-                return usual(store, work)
-            self.seen.append(work.__qualname__)
-            if len(self.seen) != self.at:
-                return usual(store, work)
-            if self.after:
-                usual(store, work)
-                store.close()
-                raise psycopg.OperationalError("the answer to the commit was lost")
-            return usual(store, lambda connection: self._lose(connection, work))
-
-        patch.setattr(Store, "_transact", transact)
-
-    @staticmethod
-    def _lose(connection: Connection, work: Callable[[Connection], Any]) -> None:
-        work(connection)
-        connection.close()
-        raise psycopg.OperationalError("the connection was lost before the commit")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
 
 
-def run_with(rig: Rig, flow: str, wire: Wire) -> tuple[Any, str]:
+def run_with(rig: Rig, flow: str, wire: LostAnswer) -> tuple[Any, str]:
     pipeline = f"lost-{next(PIPELINES)}"
     with rig.dispatcher(flow, pipeline=pipeline) as dispatcher, pytest.MonkeyPatch.context() as patch:
         wire.install(patch)
@@ -100,7 +61,7 @@ def run_with(rig: Rig, flow: str, wire: Wire) -> tuple[Any, str]:
 
 def transactions(rig: Rig, flow: str) -> list[str]:
     """Run once without a fault and list what was done."""
-    wire = Wire()
+    wire = LostAnswer()
     report, _ = run_with(rig, flow, wire)
     assert report.outcome == "completed", report.error
     assert 5 < len(wire.seen) < TRANSACTIONS_MAX
@@ -114,13 +75,16 @@ def assert_whole(rig: Rig, report: Any, pipeline: str, entries: int) -> None:
     assert (counts.evaluated, counts.outside, counts.not_due, counts.set_aside) == (9, 0, 1, 1)
     assert (counts.due, counts.claimed, counts.already_claimed) == (7, 7, 0)
     assert (counts.entries, counts.confirmed, counts.recovered) == (entries, entries, 0)
-    of_pipeline = "FROM entries JOIN windows ON windows.id = window_id JOIN pipelines ON pipelines.id = pipeline_id "
+    of_pipeline = (
+        "FROM entry_states AS entries JOIN windows ON windows.id = window_id "
+        "JOIN pipelines ON pipelines.id = pipeline_id "
+    )
     where = "WHERE pipelines.name = %s"
     assert rig.rows(f"SELECT state, count(*) {of_pipeline} {where} GROUP BY state", pipeline) == [
         ("confirmed", entries)
     ]
     attempts = (
-        f"SELECT count(*), max(number), max(outcome) {of_pipeline} JOIN attempts ON entry_id = entries.id {where}"
+        f"SELECT count(*), max(number), max(outcome) {of_pipeline} JOIN all_attempts ON entry_id = entries.id {where}"
     )
     assert rig.rows(attempts, pipeline) == [(entries, 1, "accepted")]
     claims = "SELECT record_id FROM claims JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %s ORDER BY 1"
@@ -155,7 +119,7 @@ def assert_whole(rig: Rig, report: Any, pipeline: str, entries: int) -> None:
 @pytest.mark.parametrize(("flow", "entries"), [("full", 3), ("staged", 3), ("paged", 7)])
 def test_one_lost_answer_at_any_transaction_changes_nothing(rig: Rig, flow: str, entries: int, *, after: bool) -> None:
     for at in range(1, len(transactions(rig, flow)) + 1):
-        wire = Wire(at, after)
+        wire = LostAnswer(at, after)
         report, pipeline = run_with(rig, flow, wire)
         lost = f"{wire.seen[at - 1]} (transaction {at})"
         try:
@@ -178,7 +142,7 @@ def test_a_streamed_group_heals_too(rig: Rig, monkeypatch: pytest.MonkeyPatch, f
     seen = transactions(rig, flow)
     assert any("open_streamed" in name for name in seen)
     for at in range(1, len(seen) + 1):
-        wire = Wire(at, after)
+        wire = LostAnswer(at, after)
         report, pipeline = run_with(rig, flow, wire)
         try:
             assert_whole(rig, report, pipeline, 3)

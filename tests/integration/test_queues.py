@@ -73,7 +73,7 @@ def refuse(member: int, code: str, *, sender_fault: bool) -> Any:
 def outcomes(rig: Rig) -> list[tuple[Any, ...]]:
     """List the attempts as (record, number, outcome)."""
     return rig.rows(
-        "SELECT convert_from(c.record_id, 'UTF8'), a.number, a.outcome FROM attempts a JOIN claims c USING (entry_id) "
+        "SELECT convert_from(record_id, 'UTF8'), number, outcome FROM all_attempts JOIN claims USING (entry_id) "
         "ORDER BY 1, 2"
     )
 
@@ -204,7 +204,7 @@ def test_the_sdk_does_not_try_again_by_itself(three: Rig, proxy: FaultProxy) -> 
     proxy.rules.append(Rule(SEND, status(503, b"{}"), times=1))
     report = three.run(endpoint=proxy.url)
     assert report.outcome == "completed", report.error
-    assert proxy.count("SendMessageBatch") == three.value("SELECT max(number) FROM attempts") == 2
+    assert proxy.count("SendMessageBatch") == three.value("SELECT max(number) FROM all_attempts") == 2
 
 
 # Unknown
@@ -352,7 +352,7 @@ def test_a_fifo_queue_drops_what_is_sent_again_within_five_minutes(ordered: Rig,
 def test_a_fifo_queue_that_is_sent_again_later_may_have_it_twice(ordered: Rig, proxy: FaultProxy) -> None:
     proxy.rules.append(Rule(SEND, drop_after_effect))
     assert ordered.run(endpoint=proxy.url).outcome == "failed"
-    ordered.tell("UPDATE attempts SET marked_at = marked_at - interval '301 seconds'")
+    ordered.tell("UPDATE open_attempts SET marked_at = marked_at - interval '301 seconds'")
     proxy.rules.clear()
     report = ordered.run(endpoint=proxy.url)
     assert report.outcome == "completed", report.error

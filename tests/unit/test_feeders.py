@@ -11,7 +11,7 @@ from ledger.facts import Record
 
 
 def record(group: int, number: int, size: int = 10) -> Record:
-    return Record(f"{group}-{number}", number, bytes([group]), number.to_bytes(4, "big"), b"x" * size)
+    return Record(f"{group}-{number}", number, bytes([group]), number.to_bytes(4, "big"), b"x" * size, 0)
 
 
 def groups(*sizes: int) -> list[Record]:

@@ -15,59 +15,60 @@ def upgrade() -> None:
         "CREATE FUNCTION ledger_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()'",
     )
     op.create_table(
-        "attempts",
+        "open_attempts",
         sa.Column("entry_id", sa.Uuid(), nullable=False),
         sa.Column("number", sa.SmallInteger(), nullable=False),
         sa.Column("fence", sa.Integer(), nullable=False),
         sa.Column("marked_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("outcome", sa.Text(), nullable=False),
-        sa.Column("message_id", sa.Text(), nullable=True),
+        sa.Column("object_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("object_etag", sa.Text(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
-        sa.CheckConstraint("outcome IN ('unknown', 'accepted', 'failed', 'refused')", name="attempts_outcome"),
-        sa.CheckConstraint("number >= 1", name="attempts_number_from_one"),
+        sa.CheckConstraint("number >= 1", name="open_attempts_number_from_one"),
         sa.PrimaryKeyConstraint("entry_id", "number"),
     )
     op.create_table(
+        "attempts",
+        sa.Column("entry_id", sa.Uuid(), nullable=False),
+        sa.Column("marked_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("answered_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("object_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("number", sa.SmallInteger(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("object_etag", sa.Text(), nullable=False),
+        sa.Column("message_id", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
+        sa.CheckConstraint("outcome IN ('accepted', 'received', 'failed', 'refused')", name="attempts_outcome"),
+        sa.CheckConstraint("number >= 1", name="attempts_number_from_one"),
+        sa.PrimaryKeyConstraint("entry_id", "number"),
+    )
+    op.create_index("attempts_repeated", "attempts", ["entry_id"], postgresql_where=sa.text("number > 1"))
+    op.create_table(
         "claims",
-        sa.Column("pipeline_id", sa.Integer(), nullable=False),
         sa.Column("booking_ns", sa.BigInteger(), nullable=False),
+        sa.Column("fingerprint", sa.BigInteger(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
+        sa.Column("generation", sa.SmallInteger(), nullable=False),
         sa.Column("record_id", sa.LargeBinary(), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("entry_id", sa.Uuid(), nullable=False),
         sa.CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
-        sa.PrimaryKeyConstraint("pipeline_id", "booking_ns", "record_id", "generation"),
+        sa.PrimaryKeyConstraint("booking_ns", "record_id", "pipeline_id", "generation"),
     )
     op.create_table(
         "entries",
         sa.Column("id", sa.Uuid(), nullable=False),
-        sa.Column("window_id", sa.BigInteger(), nullable=False),
         sa.Column("run_id", sa.Uuid(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
         sa.Column("opened_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("confirmed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("object_bytes", sa.BigInteger(), nullable=True),
         sa.Column("destination_id", sa.Integer(), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("records_n", sa.Integer(), nullable=False),
-        sa.Column("attempts", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column("live", sa.Boolean(), nullable=True),
-        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("generation", sa.SmallInteger(), nullable=False),
         sa.Column("group_digest", sa.LargeBinary(), nullable=False),
         sa.Column("content_hash", sa.LargeBinary(), nullable=False),
         sa.Column("idempotency_key", sa.LargeBinary(), nullable=False),
         sa.Column("group_json", sa.Text(), nullable=False),
-        sa.Column("object_etag", sa.Text(), nullable=True),
         sa.Column("void_reason", sa.Text(), nullable=True),
-        sa.CheckConstraint("(state = 'confirmed') = (confirmed_at IS NOT NULL)", name="entries_confirmed_has_time"),
-        sa.CheckConstraint("(state = 'void') = (live IS NULL) AND live IS NOT FALSE", name="entries_live_until_void"),
-        sa.CheckConstraint("(state = 'void') = (void_reason IS NOT NULL)", name="entries_void_has_reason"),
-        sa.CheckConstraint("state <> 'pending' OR attempts = 0", name="entries_pending_untried"),
-        sa.CheckConstraint("state IN ('pending', 'sending', 'confirmed', 'void')", name="entries_state"),
-        sa.CheckConstraint(
-            "state NOT IN ('sending', 'confirmed') OR (attempts > 0 AND num_nulls(object_etag, object_bytes) = 0)",
-            name="entries_sent_has_object",
-        ),
         sa.CheckConstraint("generation >= 0", name="entries_generation_not_negative"),
         sa.CheckConstraint(
             "length(group_digest) = 16 AND length(content_hash) = 32 AND length(idempotency_key) = 32",
@@ -75,9 +76,23 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("records_n >= 1", name="entries_have_records"),
         sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("idempotency_key", "live", name="entries_one_live_promise"),
     )
     op.create_index("entries_window", "entries", ["window_id"], unique=False)
+    op.create_index("entries_redone", "entries", ["window_id"], postgresql_where=sa.text("generation > 0"))
+    op.create_index(
+        "entries_one_live_promise",
+        "entries",
+        ["idempotency_key"],
+        unique=True,
+        postgresql_where=sa.text("void_reason IS NULL"),
+    )
+    op.create_index(
+        "entries_void",
+        "entries",
+        ["idempotency_key"],
+        unique=False,
+        postgresql_where=sa.text("void_reason IS NOT NULL"),
+    )
     op.create_table(
         "payload_parts",
         sa.Column("window_id", sa.BigInteger(), nullable=False),
@@ -88,7 +103,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "pipelines",
-        sa.Column("id", sa.Integer(), sa.Identity(always=True), nullable=False),
+        sa.Column("id", sa.SmallInteger(), sa.Identity(always=True), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
@@ -101,13 +116,14 @@ def upgrade() -> None:
         sa.Column("group_key", sa.LargeBinary(), nullable=False),
         sa.Column("order_key", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("fingerprint", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("run_id", "booking_ns", "record_id"),
         prefixes=["UNLOGGED"],
     )
     op.create_table(
         "destinations",
         sa.Column("id", sa.Integer(), sa.Identity(always=True), nullable=False),
-        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
         sa.Column("route", sa.Text(), nullable=False),
         sa.Column("job", sa.Text(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),
@@ -123,7 +139,7 @@ def upgrade() -> None:
     op.create_table(
         "windows",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
-        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
         sa.Column("start_s", sa.BigInteger(), nullable=False),
         sa.Column("fence", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("lease_run_id", sa.Uuid(), nullable=True),
@@ -132,7 +148,16 @@ def upgrade() -> None:
         sa.Column("held_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("held_reason", sa.Text(), nullable=True),
         sa.Column("completed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("verified_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("verified_evaluated", sa.BigInteger(), nullable=True),
+        sa.Column("verified_due", sa.BigInteger(), nullable=True),
+        sa.Column("verified_claimed", sa.BigInteger(), nullable=True),
         sa.CheckConstraint("(held_at IS NULL) = (held_reason IS NULL)", name="windows_hold_has_reason"),
+        sa.CheckConstraint(
+            "num_nulls(verified_at, verified_evaluated, verified_due, verified_claimed) IN (0, 4) "
+            "AND verified_evaluated >= verified_due AND verified_due >= verified_claimed AND verified_claimed >= 0",
+            name="windows_verified_whole",
+        ),
         sa.CheckConstraint("(lease_run_id IS NULL) = (lease_until IS NULL)", name="windows_lease_whole"),
         sa.CheckConstraint("fence >= 0", name="windows_fence_not_negative"),
         sa.CheckConstraint("mod(start_s, 3600) = 0", name="windows_start_on_the_hour"),
@@ -146,7 +171,7 @@ def upgrade() -> None:
     op.create_table(
         "findings",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
-        sa.Column("pipeline_id", sa.Integer(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
         sa.Column("window_id", sa.BigInteger(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("cause", sa.Text(), nullable=True),
@@ -167,6 +192,16 @@ def upgrade() -> None:
             "state <> 'acknowledged' OR acknowledged_reason IS NOT NULL", name="findings_acknowledged_has_reason"
         ),
         sa.CheckConstraint("state IN ('open', 'repaired', 'acknowledged', 'closed')", name="findings_state"),
+        sa.CheckConstraint("state <> 'repaired' OR repair IS NOT NULL", name="findings_repaired_has_repair"),
+        sa.CheckConstraint(
+            "repair IN ('redispatched', 'completed', 'tagged', 'removed', 'rebuilt')",
+            name="findings_repair",
+        ),
+        sa.CheckConstraint(
+            "kind IN ('missed', 'window_not_dispatched', 'unfinished', 'duplicate', 'orphan_object', 'missing_object', "
+            "'changed_after_dispatch', 'stale_source_status', 'bad_record', 'overdue_receipt')",
+            name="findings_kind",
+        ),
         sa.ForeignKeyConstraint(
             ["pipeline_id"],
             ["pipelines.id"],
@@ -207,8 +242,8 @@ def upgrade() -> None:
         sa.CheckConstraint("cause IN ('schedule', 'manual', 'reconcile', 'redo')", name="runs_cause"),
         sa.CheckConstraint("flow IN ('full', 'staged', 'paged')", name="runs_flow"),
         sa.CheckConstraint(
-            "outcome <> 'completed' "
-            "OR (evaluated = outside + not_due + set_aside + due AND due = already_claimed + claimed)",
+            "outcome <> 'completed' OR (evaluated = outside + not_due + set_aside + due "
+            "AND (due = already_claimed + claimed OR cause = 'reconcile'))",
             name="runs_books_balance",
         ),
         sa.CheckConstraint("outcome <> 'failed' OR error IS NOT NULL", name="runs_failure_has_error"),
@@ -243,15 +278,84 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("run_id", "number"),
     )
-    # Entries and attempts change in place: room on their page keeps the new version there, without index writes.
-    op.execute("ALTER TABLE entries SET (fillfactor = 70)")
-    op.execute("ALTER TABLE attempts SET (fillfactor = 70)")
+    op.create_table(
+        "receipts",
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
+        sa.Column("idempotency_key", sa.LargeBinary(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("claim", sa.Uuid(), nullable=True),
+        sa.Column("worker", sa.Text(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("result", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.CheckConstraint("state IN ('in_work', 'completed', 'failed', 'superseded')", name="receipts_state"),
+        sa.CheckConstraint("(state = 'in_work') = (claim IS NOT NULL)", name="receipts_work_has_claim"),
+        sa.CheckConstraint("(claim IS NULL) = (expires_at IS NULL)", name="receipts_claim_expires"),
+        sa.CheckConstraint("length(idempotency_key) = 32", name="receipts_key_length"),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"]),
+        sa.ForeignKeyConstraint(["window_id"], ["windows.id"]),
+        sa.PrimaryKeyConstraint("pipeline_id", "idempotency_key"),
+    )
+    op.create_index("receipts_window", "receipts", ["window_id"], unique=False)
     # Payloads live for seconds: compressing them would cost more than it saves.
     op.execute("ALTER TABLE payload_parts ALTER COLUMN records_json SET STORAGE EXTERNAL")
     op.execute("ALTER TABLE staged_records ALTER COLUMN body SET STORAGE EXTERNAL")
+    op.execute(_ALL_ATTEMPTS)
+    op.execute(_ENTRY_STATES)
+    op.execute(_SAME_PROMISES)
+
+
+_ALL_ATTEMPTS = """
+CREATE VIEW all_attempts AS
+SELECT entry_id, number, fence, marked_at, answered_at, outcome, object_bytes, object_etag, message_id, error
+FROM attempts
+UNION ALL
+SELECT entry_id, number, fence, marked_at, NULL, 'unknown', object_bytes, object_etag, NULL, error
+FROM open_attempts
+"""
+# An entry is unfinished while it has payload parts; of the rest, what is not void has been accepted by its queue.
+_ENTRY_STATES = """
+CREATE VIEW entry_states AS
+SELECT entries.*,
+       CASE WHEN void_reason IS NOT NULL THEN 'void'
+            WHEN NOT EXISTS (SELECT 1 FROM payload_parts AS part
+                             WHERE part.window_id = entries.window_id AND part.entry_id = entries.id) THEN 'confirmed'
+            WHEN last.number IS NULL THEN 'pending'
+            ELSE 'sending' END AS state,
+       coalesce(last.number, 0) AS attempts,
+       CASE WHEN void_reason IS NULL THEN accepted.answered_at END AS confirmed_at,
+       coalesce(accepted.object_bytes, last.object_bytes) AS object_bytes,
+       coalesce(accepted.object_etag, last.object_etag) AS object_etag
+FROM entries
+LEFT JOIN LATERAL (SELECT number, object_bytes, object_etag FROM all_attempts
+                   WHERE entry_id = entries.id ORDER BY number DESC LIMIT 1) AS last ON true
+LEFT JOIN LATERAL (SELECT answered_at, object_bytes, object_etag FROM attempts
+                   WHERE entry_id = entries.id AND outcome IN ('accepted', 'received')
+                   ORDER BY answered_at LIMIT 1) AS accepted ON true
+"""
+# For each entry, all entries of its idempotency key, itself included: at most one live, and the void ones.
+_SAME_PROMISES = """
+CREATE VIEW same_promises AS
+SELECT entries.id AS entry_id, same.id AS same_id
+FROM entries
+CROSS JOIN LATERAL (SELECT id FROM entries AS live
+                    WHERE live.idempotency_key = entries.idempotency_key AND live.void_reason IS NULL
+                    UNION ALL
+                    SELECT id FROM entries AS void
+                    WHERE void.idempotency_key = entries.idempotency_key AND void.void_reason IS NOT NULL) AS same
+"""
 
 
 def downgrade() -> None:
+    op.execute("DROP VIEW same_promises")
+    op.execute("DROP VIEW entry_states")
+    op.execute("DROP VIEW all_attempts")
+    op.drop_index("receipts_window", table_name="receipts")
+    op.drop_table("receipts")
     op.drop_table("pages")
     op.drop_index("runs_window", table_name="runs")
     op.drop_table("runs")
@@ -262,8 +366,13 @@ def downgrade() -> None:
     op.drop_table("staged_records")
     op.drop_table("pipelines")
     op.drop_table("payload_parts")
+    op.drop_index("entries_void", table_name="entries")
+    op.drop_index("entries_redone", table_name="entries")
+    op.drop_index("entries_one_live_promise", table_name="entries")
     op.drop_index("entries_window", table_name="entries")
     op.drop_table("entries")
     op.drop_table("claims")
+    op.drop_index("attempts_repeated", table_name="attempts")
     op.drop_table("attempts")
+    op.drop_table("open_attempts")
     op.execute("DROP FUNCTION ledger_now()")

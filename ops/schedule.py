@@ -1,0 +1,181 @@
+"""The paired scheduled jobs: a timer only wakes them. What is owed is in the ledger; the lease decides who works."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from rich.console import Console
+
+from dispatch.dispatcher import Dispatcher
+from dispatch.run import Cancellation
+from ledger import clock
+from ledger.errors import DispatchLedgerError
+from ledger.instants import format_time
+from ledger.settings import Settings
+from ops import wiring
+from reconcile.reconciler import Reconciler, windows_to_rescan
+from reconcile.rescan import Options
+
+LOG = structlog.get_logger(__name__)
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_LOOK_S = 0.2
+
+
+@dataclass
+class Summary:
+    """What a scheduler has done so far: how often each job ran, and how often it failed."""
+
+    ran: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document of `scheduler --json`."""
+        return {
+            "jobs": [
+                {"job": name, "ran": count, "failed": self.failed.get(name, 0)} for name, count in self.ran.items()
+            ]
+        }
+
+
+def run(settings: Settings, cancellation: Cancellation, console: Console) -> Summary:
+    """Run the jobs on their cron lines, and once at the start, until a signal asks for the end.
+
+    A job that fails is told of, and runs again at its next time. The end waits for the step in hand. Any number of
+    schedulers may run: a window that another one works on is left to it.
+
+    Raises:
+        InputError: when table, index, bucket or queues are missing, at the start only.
+        UnavailableError: when AWS or the ledger does not answer at the start.
+    """
+    summary = Summary()
+    jobs = {
+        "dispatch": (settings.schedule.dispatch, _dispatch),
+        "reconcile": (settings.schedule.reconcile, _reconcile),
+        "deep_reconcile": (settings.schedule.deep_reconcile, _reconcile_deep),
+    }
+    with wiring.aws_endpoint(settings), wiring.database(settings), wiring.dispatcher(settings, cancellation, _quiet):
+        timer = BackgroundScheduler(timezone=UTC)
+        for name, (line, work) in jobs.items():
+            job = _Job(name, work, settings, cancellation, console, summary)
+            at_once = {} if name == "deep_reconcile" else {"next_run_time": clock.utc_now()}
+            timer.add_job(
+                job, trigger_of(line), id=name, coalesce=True, max_instances=1, misfire_grace_time=None, **at_once
+            )
+        timer.start()
+        try:
+            while not cancellation.asked.is_set():
+                clock.wait_s(_LOOK_S, cancellation.asked)
+        finally:
+            timer.shutdown(wait=True)
+    return summary
+
+
+def trigger_of(line: str) -> BaseTrigger:
+    """Return the trigger of a cron line, in UTC.
+
+    APScheduler counts weekdays from Monday where cron counts from Sunday, and wants both day fields to match where cron
+    is content with either, if both are restricted.
+    """
+    minute, hour, day, month, weekday = line.split()
+    clock_face = {
+        "minute": _listed(minute, 0, 59),
+        "hour": _listed(hour, 0, 23),
+        "month": _listed(month, 1, 12),
+        "timezone": UTC,
+    }
+    weekdays = ",".join(_WEEKDAYS[number] for number in _numbers(weekday, 0, 6 if weekday == "*" else 7))
+    by_day = CronTrigger(day=_listed(day, 1, 31), **clock_face)
+    by_weekday = CronTrigger(day_of_week=weekdays, **clock_face)
+    if weekday == "*":
+        return by_day
+    return by_weekday if day == "*" else OrTrigger([by_day, by_weekday])
+
+
+def _numbers(field: str, low: int, high: int) -> list[int]:
+    """Expand one field of a cron line, such as `*/20`, `1-5` or `0,30`."""
+    chosen: list[int] = []
+    for item in field.split(","):
+        span, _, step = item.partition("/")
+        first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
+        end = int(last) if last else (high if step else int(first))
+        chosen += range(int(first), end + 1, int(step or 1))
+    return chosen
+
+
+def _listed(field: str, low: int, high: int) -> str:
+    return ",".join(map(str, sorted(set(_numbers(field, low, high)))))
+
+
+@dataclass
+class _Job:
+    name: str
+    work: Callable[[Dispatcher], str]
+    settings: Settings
+    cancellation: Cancellation
+    console: Console
+    summary: Summary
+
+    def __call__(self) -> None:
+        """Do it once, with connections of its own; whatever goes wrong, the next time it is done again."""
+        if self.cancellation.asked.is_set():
+            return
+        self.summary.ran[self.name] = self.summary.ran.get(self.name, 0) + 1
+        try:
+            with wiring.dispatcher(self.settings, self.cancellation, _quiet) as dispatcher:
+                self._tell(self.work(dispatcher))
+        except DispatchLedgerError as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"unexpected {type(error).__name__}: {error}")
+            LOG.exception("scheduled job failed", job=self.name)
+
+    def _tell(self, text: str) -> None:
+        self.console.print(f"{_now()}  {self.name:<14}  {text}", soft_wrap=True)
+
+    def _fail(self, reason: str) -> None:
+        self.summary.failed[self.name] = self.summary.failed.get(self.name, 0) + 1
+        self._tell(f"failed: {reason}")
+
+
+def _now() -> str:
+    moment: datetime = clock.utc_now()
+    return format_time(moment.replace(microsecond=0))
+
+
+def _quiet(_: object) -> None:
+    pass
+
+
+def _dispatch(dispatcher: Dispatcher) -> str:
+    reports = list(dispatcher.dispatch_due("schedule"))
+    for report in reports:
+        if report.error is not None:
+            LOG.warning("window was not completed", window=report.window.name, reason=str(report.error))
+    outcomes = [f"{report.window} {report.outcome}, {report.counts.confirmed} jobs" for report in reports]
+    return "; ".join(outcomes) or "nothing is owed"
+
+
+def _reconcile(dispatcher: Dispatcher) -> str:
+    return _rescan(dispatcher, dispatcher.settings.reconcile.lookback)
+
+
+def _reconcile_deep(dispatcher: Dispatcher) -> str:
+    return _rescan(dispatcher, dispatcher.settings.reconcile.deep_lookback)
+
+
+def _rescan(dispatcher: Dispatcher, lookback: timedelta) -> str:
+    settings = dispatcher.settings.reconcile
+    windows = windows_to_rescan(dispatcher, lookback)
+    report = Reconciler(dispatcher, Options(settings, settings.grace)).reconcile(windows)
+    failed = [one for one in report.windows if one.error is not None and not one.busy]
+    for one in failed:
+        LOG.warning("window was not reconciled", window=one.window.name, reason=str(one.error))
+    text = f"{len(windows)} windows, {report.count('open')} findings open, {report.count('repaired')} repaired"
+    return text + (f", {len(failed)} windows failed or held" if failed else "")
