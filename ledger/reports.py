@@ -97,10 +97,7 @@ class FindingsReport:
     @property
     def document(self) -> Document:
         """The document of the reports about findings; it says so when some were left off."""
-        document: Document = {"findings": self.findings}
-        if self.left_off:
-            document["left_off"] = self.left_off
-        return document if self.prevented is None else document | {"prevented": self.prevented}
+        return {"findings": self.findings} | ({"left_off": self.left_off} if self.left_off else {})
 
 
 @dataclass(frozen=True)

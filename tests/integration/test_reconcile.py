@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from dispatch.aws.queues import SqsQueues
-from ledger import clock, outbox
+from ledger import clock, outbox, reports
 from ledger.canonical import sha256
 from ledger.facts import SendAnswer
 from ledger.instants import format_time
+from ledger.spans import parse_bounds
+from ledger.store import Store
 from reconcile.objects import compare_objects
 from reconcile.rescan import Rescan
 from tests.aws_servers import World, booking
@@ -736,3 +738,13 @@ def test_a_changed_record_on_the_hour_is_its_own_windows_business(world: World, 
     world.update("edge", Amount=None)
     assert found(rig.reconcile()) == []
     assert rig.findings() == [("changed_after_dispatch", None, "closed")]
+
+
+def test_what_a_second_run_did_not_send_again_counts_as_prevented(world: World, rig: Rig) -> None:
+    dispatched(world, rig, "r1", "r2")
+    rig.run()
+    rig.reconcile()
+    with Store(rig.url) as store:
+        bounds = parse_bounds("2026-09-17T00:00:00Z", "2026-09-18T00:00:00Z")
+        report = reports.report_findings(store, "reward", bounds, reports.Wanted(reports.REPORTED_KINDS["duplicates"]))
+    assert (report.findings, report.prevented) == ([], 2)
