@@ -13,6 +13,7 @@ from ledger.facts import Occurrence, StoredObject
 from ledger.instants import Window
 from ledger.keys import parse_object_key
 from ledger.leases import Tenure
+from ledger.outbox import occurrence_arrays
 from ledger.runs import pipeline_id
 from ledger.store import Connection, Store, byte_array, number_array, sql, translate
 
@@ -99,19 +100,11 @@ def _look_up(store: Store, tenure: Tenure, wanted: Sequence[tuple[int, Occurrenc
     if not wanted:
         return []
     parameters = {
-        **_occurrences(tenure, [occurrence for _, occurrence, _ in wanted]),
+        **occurrence_arrays(tenure, [occurrence for _, occurrence, _ in wanted]),
         "fingerprints": number_array(mark for _, _, mark in wanted),
     }
     rows = store.transaction(lambda connection: connection.execute(sql("compare_claims"), parameters).fetchall())
     return [Difference(wanted[place][0], entry_id) for place, entry_id in rows]
-
-
-def _occurrences(tenure: Tenure, occurrences: Sequence[Occurrence]) -> dict[str, Any]:
-    return {
-        "pipeline_id": tenure.pipeline_id,
-        "booking_ns": number_array(booking_ns for booking_ns, _ in occurrences),
-        "record_ids": byte_array(packed_id(record_id) for _, record_id in occurrences),
-    }
 
 
 class ReadJournal(msgspec.Struct, frozen=True):
@@ -180,7 +173,7 @@ def claimed_elsewhen(store: Store, tenure: Tenure, record_ids: Sequence[str], wi
 
 def list_worked(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> list[Difference]:
     """Return which of these occurrences' jobs have been worked to their end."""
-    parameters = _occurrences(tenure, occurrences)
+    parameters = occurrence_arrays(tenure, occurrences)
     rows = store.transaction(lambda connection: connection.execute(sql("stale_receipts"), parameters).fetchall())
     return [Difference(*row) for row in rows]
 

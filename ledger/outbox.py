@@ -20,7 +20,6 @@ from ledger.store import Connection, Store, byte_array, number_array, sql
 
 _COPY_PARTS = "COPY payload_parts (window_id, entry_id, part, records_json) FROM STDIN (FORMAT BINARY)"
 FIRST_ID = UUID(int=0)
-REFUSED = "refused by the queue"
 
 
 @dataclass
@@ -107,15 +106,20 @@ def has_claims(store: Store, tenure: Tenure) -> bool:
     return bool(row and row[0])
 
 
-def claimed_already(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> dict[int, UUID]:
-    """Return which of these occurrences are claimed, by their place in the sequence, with the last entry of each."""
-    if not occurrences:
-        return {}
-    parameters = {
+def occurrence_arrays(tenure: Tenure, occurrences: Sequence[Occurrence]) -> dict[str, Any]:
+    """The parameters that these occurrences are in a statement that looks them up among the claims."""
+    return {
         "pipeline_id": tenure.pipeline_id,
         "booking_ns": number_array(booking_ns for booking_ns, _ in occurrences),
         "record_ids": byte_array(packed_id(record_id) for _, record_id in occurrences),
     }
+
+
+def claimed_already(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> dict[int, UUID]:
+    """Return which of these occurrences are claimed, by their place in the sequence, with the last entry of each."""
+    if not occurrences:
+        return {}
+    parameters = occurrence_arrays(tenure, occurrences)
     return dict(store.transaction(lambda connection: connection.execute(sql("claimed_already"), parameters).fetchall()))
 
 
@@ -520,7 +524,7 @@ def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tupl
     if not refused:
         return
     # The same message would have been refused before, so a try without an answer was not taken either.
-    _void(connection, tenure, list(refused), REFUSED, unless=["accepted"])
+    _void(connection, tenure, list(refused), "refused by the queue", unless=["accepted"])
     findings.record_refused(connection, tenure, list(refused.values()))
 
 

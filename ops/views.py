@@ -79,11 +79,9 @@ def run_document(report: RunReport) -> dict[str, Any]:
 
 def run_exit_code(report: RunReport) -> int:
     """Return the exit code that a run's outcome stands for."""
-    if report.outcome == "completed":
-        return 3 if report.open_findings else 0
-    if isinstance(report.error, CancelledError):
-        return 128 + report.error.signal_number
-    return {"busy": 4, "held": 5}.get(report.outcome, 1)
+    if report.error is not None:
+        return error_exit_code(report.error)
+    return 3 if report.open_findings else 0
 
 
 def show_run(console: Console, report: RunReport) -> None:

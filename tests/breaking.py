@@ -1,6 +1,7 @@
 """Breaks a run off at its n-th transaction: the process is killed there, or the database's answer is lost."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ class KilledError(BaseException):
 
 
 @dataclass
-class Break:
+class Break(ABC):
     """Watches the transactions of the thread that made it, and breaks one of them.
 
     Attributes:
@@ -51,8 +52,9 @@ class Break:
         """The work that was broken."""
         return self.seen[self.at - 1]
 
+    @abstractmethod
     def _break(self, usual: Transact, store: Store, work: Callable[[Connection], Any]) -> Any:
-        raise NotImplementedError
+        """Do, or leave undone, what is to be broken, and everything after it."""
 
 
 class Death(Break):

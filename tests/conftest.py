@@ -13,8 +13,9 @@ from sqlalchemy.engine import make_url
 
 from ledger import schema
 from ledger.embedded import embedded_postgres
-from ledger.store import connect_arguments
+from ledger.store import Store, connect_arguments
 from tests.aws_servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, World, ministack_server, moto_server
+from tests.report_kit import Planter
 from tests.rig import Rig
 
 TEMPLATE = "template_ledger"
@@ -77,6 +78,19 @@ def empty_database(postgres: str) -> Iterator[str]:
 def ledger_url(postgres: str, template: str) -> Iterator[str]:
     """The URL of a fresh ledger."""
     yield from _database(postgres, template)
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Iterator[Store]:
+    """A connection to a fresh ledger."""
+    with Store(ledger_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def planter(store: Store) -> Planter:
+    """Plants windows, entries and findings in a fresh ledger."""
+    return Planter(store)
 
 
 @pytest.fixture(scope="module")

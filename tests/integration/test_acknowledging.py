@@ -1,7 +1,6 @@
 """A finding is acknowledged once, by whoever came first; what is no longer open has nothing to acknowledge."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,17 +13,6 @@ from ledger.store import Store
 from tests.report_kit import Planter
 
 NOTE = parse_note("me", "seen")
-
-
-@pytest.fixture
-def store(ledger_url: str) -> Iterator[Store]:
-    with Store(ledger_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def planter(store: Store) -> Planter:
-    return Planter(store)
 
 
 def kept(store: Store, identity: int) -> Any:

@@ -1,7 +1,5 @@
 """The audit: a sound ledger balances whatever state its windows are in, and each planted fault is found and named."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
@@ -17,12 +15,6 @@ from tests.report_kit import Planter
 A_DAY = parse_bounds(kit.FROM, kit.TO)
 ENTRY = "(SELECT id FROM entries WHERE window_id = {window} AND void_reason IS {void} ORDER BY id LIMIT 1)"
 LIVE, VOID = ENTRY.replace("{void}", "NULL"), ENTRY.replace("{void}", "NOT NULL")
-
-
-@pytest.fixture
-def store(ledger_url: str) -> Iterator[Store]:
-    with Store(ledger_url) as opened:
-        yield opened
 
 
 @pytest.fixture

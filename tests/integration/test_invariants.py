@@ -27,12 +27,6 @@ ACCEPTED = SendAnswer("accepted", message_id="m-1")
 
 
 @pytest.fixture
-def store(ledger_url: str) -> Iterator[Store]:
-    with Store(ledger_url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def connection(ledger_url: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(**connect_arguments(ledger_url), autocommit=True) as opened:
         yield opened

@@ -1,7 +1,6 @@
 """Reports: every number of a window has one source, and findings are listed, acknowledged and never mixed up."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +15,6 @@ from tests.report_kit import Planter
 
 A_DAY = parse_bounds(kit.FROM, kit.TO)
 LINE = {"entries": 0, "pending": 0, "sending": 0, "confirmed": 0, "void": 0, "records": 0}
-
-
-@pytest.fixture
-def store(ledger_url: str) -> Iterator[Store]:
-    with Store(ledger_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def planter(store: Store) -> Planter:
-    return Planter(store)
 
 
 def by_hour(store: Store, pipeline: str = "reward") -> dict[int, dict[str, Any]]:
