@@ -153,6 +153,16 @@ class Product:
     cwd: Path
     flow: str = "staged"
     settings: dict[str, str | None] = field(default_factory=dict)
+    started: list[Running] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave no process behind, whatever became of the test."""
+        for one in self.started:
+            with one:
+                pass
 
     def start(
         self,
@@ -182,7 +192,8 @@ class Product:
             with suppress(BrokenPipeError):
                 process.stdin.close()
             process.stdin = None
-        return Running(process)
+        self.started.append(Running(process))
+        return self.started[-1]
 
     def run(self, *arguments: str, **options: Any) -> Done:
         """Run a command to its end."""

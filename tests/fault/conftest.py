@@ -1,5 +1,6 @@
 """What fault tests work with."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.product import Product
 
 
 @pytest.fixture
-def product(world: World, ledger_url: str, tmp_path: Path) -> Product:
+def product(world: World, ledger_url: str, tmp_path: Path) -> Iterator[Product]:
     """The command line, set up for the test's world and ledger, with a short lease."""
-    return Product(world, ledger_url, tmp_path, settings={"dispatch.lease": "2s", "dispatch.page_size": "4"})
+    with Product(world, ledger_url, tmp_path, settings={"dispatch.lease": "2s", "dispatch.page_size": "4"}) as product:
+        yield product

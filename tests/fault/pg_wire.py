@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that kills, stops and cuts at the n-th COMMIT of the product's own transactions.
+"""A wire to PostgreSQL that kills, stops and cuts at one COMMIT of the product's own transactions.
 
 It reads the client's side of the protocol, message by message. Commits of connections that only renew the lease are
 not counted, since they depend on the time that a run takes. The product must be given `url`, which speaks plain TCP.
@@ -27,18 +27,24 @@ class Fault:
     """What happens at one COMMIT.
 
     Args:
-        at: which commit, from 1.
+        at: which commit: its number, from 1, or a statement of its transaction, of which the first commit is meant.
         when: `before` the server gets it, or `after` it took effect.
         act: called on a thread of the wire (it may kill or stop the client): before the server gets the commit, or,
             when nothing is cut, after it took effect and before the client gets the answer.
         cut: whether the connection is cut, so that the client never sees the answer; if not, the answer goes on.
     """
 
-    at: int
+    at: int | bytes
     when: str = AFTER
     act: Callable[[], Any] = lambda: None
     cut: bool = True
     reached: threading.Event = field(default_factory=threading.Event)
+
+    def is_at(self, commits: list[bytes]) -> bool:
+        """Say whether the last of these commits is the one."""
+        if isinstance(self.at, int):
+            return len(commits) == self.at
+        return not self.reached.is_set() and self.at in commits[-1]
 
 
 @dataclass
@@ -179,7 +185,7 @@ class PgProxy:
         with self._lock:
             self.commits.append(wire.text)
             wire.text = b""
-            fault = self.fault if self.fault and self.fault.at == len(self.commits) else None
+            fault = self.fault if self.fault and self.fault.is_at(self.commits) else None
         return fault is None or self._strike(wire, fault)
 
     def _strike(self, wire: _Wire, fault: Fault) -> bool:
