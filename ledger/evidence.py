@@ -117,7 +117,8 @@ class ReadJournal(msgspec.Struct, frozen=True):
 def find_journal(store: Store, tenure: Tenure) -> ReadJournal | None:
     """Return the window's last completed dispatch, or None."""
     query = (
-        "SELECT id, finished_at FROM runs WHERE window_id = %s AND outcome = 'completed' AND cause <> 'reconcile' "
+        "SELECT id, finished_at FROM runs "
+        "WHERE window_id = %s AND outcome = 'completed' AND cause IN ('schedule', 'manual') "
         "ORDER BY finished_at DESC LIMIT 1"
     )
     row = store.transaction(lambda connection: connection.execute(query, (tenure.window_id,)).fetchone())

@@ -1,6 +1,7 @@
 """The whole history of one thing, in order of time: a window, an entry, a record."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from ledger.canonical import packed_id, unpacked_id, utf8
 from ledger.documents import FINDINGS, Document, Row, finding_document, one_snapshot, plain, rows
 from ledger.instants import Window, format_ns, format_s
 from ledger.keys import object_key, window_prefix
+from ledger.plans import plan_facts, plans_of_window
 from ledger.reports import COUNTS, only, window_numbers
 from ledger.store import Connection, Store
 
@@ -54,6 +56,8 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
         query = _ENTRY + "WHERE window_id = %(window_id)s ORDER BY entry_states.id DESC LIMIT %(limit)s"
         entries = rows(connection, query, here)
         findings = rows(connection, FINDINGS + "AND window_id = %(window_id)s ORDER BY findings.id", here)
+        plans = plans_of_window(connection, here)
+        story = (_run_events(runs), _page_events(pages), _finding_events(findings), _plan_events(plans))
         return document | {
             "state": found[0]["state"],
             "held": found[0]["held_reason"],
@@ -66,7 +70,8 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
             "pages": [_page_document(page) for page in pages],
             "entries": [_entry_document(entry) for entry in entries],
             "findings": [finding_document(finding) for finding in findings],
-            "events": _in_time([*_run_events(runs), *_page_events(pages), *_finding_events(findings)]),
+            "plans": [plan_facts(plan) for plan in plans],
+            "events": _in_time(chain.from_iterable(story)),
         }
 
     return store.transaction(work)
@@ -76,7 +81,7 @@ _NOTHING: Document = {
     "state": "not_dispatched",
     "open_findings": 0,
     "totals": dict.fromkeys(COUNTS, 0),
-    **{name: [] for name in ("runs", "pages", "entries", "findings", "events")},
+    **{name: [] for name in ("runs", "pages", "entries", "findings", "plans", "events")},
 }
 
 
@@ -144,6 +149,16 @@ def _finding_events(findings: Iterable[Row]) -> Iterable[Row | None]:
         yield _event(finding["first_seen_at"], name, finding=finding["id"], cause=finding["cause"])
         if finding["closed_at"] is not None:
             yield _event(finding["closed_at"], f"{finding['kind']} closed", finding=finding["id"])
+
+
+def _plan_events(plans: Iterable[Row]) -> Iterable[Row | None]:
+    for plan in plans:
+        amount = {"jobs": plan["jobs"], "records": plan["records"]}
+        yield _event(plan["planned_at"], "redo planned", plan=plan["id"], by=plan["planned_by"], **amount)
+        if plan["applying_at"] is not None:
+            yield _event(plan["applying_at"], "redo begun", plan=plan["id"], by=plan["applied_by"])
+        if plan["ended_at"] is not None:
+            yield _event(plan["ended_at"], f"redo {plan['state']}", plan=plan["id"], reason=plan["stale_reason"])
 
 
 def _entry_events(entries: Iterable[Row], attempts: Iterable[Row]) -> Iterable[Row | None]:

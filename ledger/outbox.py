@@ -74,21 +74,37 @@ def open_entries(
         check_fence(connection, tenure)
         if next(tries) and _exists(connection, ids):
             return _reload(connection, tenure, ids)
-        mine = _claim(connection, tenure, ids, groups, generation)
-        opened = Opened()
-        for entry_id, group in zip(ids, groups, strict=True):
-            records = group.records if mine is None else [one for one in group.records if _occurrence(one) in mine]
-            if records:
-                entry = _entry(tenure, entry_id, group, [one.body for one in records], by_route, generation)
-                opened.entries.append(entry)
-                opened.bodies[entry.id] = b",".join(one.body for one in records)
-                opened.claimed += len(records)
-        if opened.entries:
-            _insert_entries(connection, tenure, opened.entries, generation)
-            _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
-        return opened
+        return open_in(connection, tenure, ids, groups, by_route, generation)
 
     return store.transaction(work)
+
+
+def open_in(
+    connection: Connection,
+    tenure: Tenure,
+    ids: Sequence[UUID],
+    groups: Sequence[Group],
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Opened:
+    """Do what `open_entries` does, in a transaction that has more to do and checks the fence itself.
+
+    Args:
+        ids: of the entries, one a group.
+    """
+    mine = _claim(connection, tenure, ids, groups, generation)
+    opened = Opened()
+    for entry_id, group in zip(ids, groups, strict=True):
+        records = group.records if mine is None else [one for one in group.records if _occurrence(one) in mine]
+        if records:
+            entry = _entry(tenure, entry_id, group, [one.body for one in records], by_route, generation)
+            opened.entries.append(entry)
+            opened.bodies[entry.id] = b",".join(one.body for one in records)
+            opened.claimed += len(records)
+    if opened.entries:
+        _insert_entries(connection, tenure, opened.entries, generation)
+        _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
+    return opened
 
 
 def has_claims(store: Store, tenure: Tenure) -> bool:
@@ -256,24 +272,38 @@ def open_streamed(
     def work(connection: Connection) -> Entry | None:
         if next(tries) and _exists(connection, [entry_id]):
             return _reload(connection, tenure, [entry_id], bodies=False).entries[0]
-        whole, records_n = hashlib.sha256(), 0
-        for number, chunk in enumerate(chunks()):
-            part = msgspec.structs.replace(group, records=chunk)
-            mine = _claim(connection, tenure, [entry_id], [part], generation)
-            bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
-            if bodies:
-                records_n += len(bodies)
-                for body in bodies:
-                    whole.update(sha256(body))
-                _insert_parts(connection, tenure, [(entry_id, number, b",".join(bodies))])
+        entry = open_chunks_in(connection, tenure, entry_id, group, chunks(), by_route, generation)
         check_fence(connection, tenure)
-        if not records_n:
-            return None
-        entry = _entry_of(tenure, entry_id, group, whole.digest(), records_n, by_route, generation)
-        _insert_entries(connection, tenure, [entry], generation)
         return entry
 
     return store.transaction(work)
+
+
+def open_chunks_in(
+    connection: Connection,
+    tenure: Tenure,
+    entry_id: UUID,
+    group: Group,
+    chunks: Iterable[list[Record]],
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Entry | None:
+    """Do what `open_streamed` does, in a transaction that has more to do and checks the fence itself."""
+    whole, records_n = hashlib.sha256(), 0
+    for number, chunk in enumerate(chunks):
+        part = msgspec.structs.replace(group, records=chunk)
+        mine = _claim(connection, tenure, [entry_id], [part], generation)
+        bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
+        if bodies:
+            records_n += len(bodies)
+            for body in bodies:
+                whole.update(sha256(body))
+            _insert_parts(connection, tenure, [(entry_id, number, b",".join(bodies))])
+    if not records_n:
+        return None
+    entry = _entry_of(tenure, entry_id, group, whole.digest(), records_n, by_route, generation)
+    _insert_entries(connection, tenure, [entry], generation)
+    return entry
 
 
 def adopt(

@@ -1,14 +1,12 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 from uuid import UUID
 
 import typer
@@ -16,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.exceptions import TyperException
 
-from dispatch.dispatcher import RunReport
-from dispatch.run import Cancellation
+from dispatch.dispatcher import RunReport, run_document
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
@@ -25,8 +22,8 @@ from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
-from ops import logs, report_cli, schedule, views, wiring
-from ops.context import CONTEXT
+from ops import logs, redo_cli, report_cli, schedule, views, wiring
+from ops.context import CONTEXT, cancellable, show_traceback
 from ops.context import say_error as _say_error
 from reconcile.adopt import adopt_objects, adoption_document
 from reconcile.reconciler import Reconciler, Report, report_document, require_ended, windows_to_rescan
@@ -50,6 +47,7 @@ db_app = typer.Typer(help="The ledger's schema.")
 show_app = typer.Typer(help="The whole history of one thing, in order of time.")
 app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
+redo_cli.add_to(app)
 report_cli.add_to(app)
 
 
@@ -95,7 +93,7 @@ def demo(
     key: Annotated[str, typer.Option(help="The attribute of FILE that names a record.")] = "Id",
 ) -> None:
     """Run the main job on an emulated AWS and a real PostgreSQL of its own, from start to report."""
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
@@ -135,7 +133,7 @@ def dispatch(
     due: Annotated[bool, typer.Option("--due", help="Every closed window not yet dispatched, oldest first.")] = False,
 ) -> None:
     """Find the due records of one window and send each group as one job."""
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         chosen = _chosen_window(execute_time, task, window, due=due)
         settings = CONTEXT.settings()
         with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
@@ -160,7 +158,7 @@ def reconcile(
     ] = False,
 ) -> None:
     """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         chosen = [parse_window(one) for one in dict.fromkeys(window or [])]
         back = None if lookback is None else _lookback(lookback)
         _check_reconcile(chosen, back, no_repair=no_repair, delete_orphans=delete_orphans, release_hold=release_hold)
@@ -179,7 +177,7 @@ def reconcile(
 def scheduler() -> None:
     """Dispatch what is owed and reconcile, each on its cron line (UTC), until ended by Ctrl-C or SIGTERM."""
     settings = CONTEXT.settings()
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         summary = schedule.run(settings, cancellation, CONTEXT.console)
     if CONTEXT.json:
         CONTEXT.print_json(summary.document)
@@ -214,7 +212,7 @@ def _report_reconcile(report: Report, *, explicit: bool) -> None:
     for one in report.windows:
         if one.error is not None and (explicit or not one.busy):
             _say_error(str(one.error))
-            _show_traceback(one.error)
+            show_traceback(one.error)
     _exit(_worst(views.reconcile_exit_code(one, explicit=explicit) for one in report.windows))
 
 
@@ -228,7 +226,7 @@ def recover(
     if not from_objects:
         raise InputError("say what to recover from: --from-objects")
     settings = CONTEXT.settings()
-    with _cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
+    with cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
         adoption = adopt_objects(dispatcher)
     if CONTEXT.json:
         CONTEXT.print_json(adoption_document(adoption))
@@ -236,7 +234,7 @@ def recover(
         views.show_adopted(CONTEXT.console, adoption.windows)
     if adoption.error is not None:
         _say_error(str(adoption.error))
-        _show_traceback(adoption.error)
+        show_traceback(adoption.error)
         _exit(views.error_exit_code(adoption.error))
 
 
@@ -273,7 +271,7 @@ def _read_task(path: str) -> bytes:
 
 def _report(reports: list[RunReport], *, due: bool) -> None:
     if CONTEXT.json:
-        documents = [views.run_document(report) for report in reports]
+        documents = [run_document(report) for report in reports]
         CONTEXT.print_json({"runs": documents} if due else documents[0])
     elif due:
         views.show_runs(CONTEXT.console, reports) if reports else CONTEXT.console.print("No closed window is owed.")
@@ -282,7 +280,7 @@ def _report(reports: list[RunReport], *, due: bool) -> None:
     for report in reports:
         if report.error is not None:
             _say_error(str(report.error))
-            _show_traceback(report.error)
+            show_traceback(report.error)
     _exit(_worst(map(views.run_exit_code, reports)))
 
 
@@ -393,31 +391,8 @@ def _progress() -> Iterator[Callable[[RunCounts], None]]:
         )
 
 
-@contextmanager
-def _cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
-    cancellation = Cancellation()
-
-    def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
-            os._exit(128 + number)
-        cancellation.ask(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield cancellation
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _exit(code: int) -> NoReturn:
     raise typer.Exit(code)
-
-
-def _show_traceback(error: BaseException) -> None:
-    if CONTEXT.debug:
-        traceback.print_exception(error)
 
 
 def _hoist(arguments: Sequence[str]) -> list[str]:
@@ -480,7 +455,7 @@ def _fail(message: str, error: BaseException, code: int) -> int:
         with suppress(OSError):  # what cannot be written is what is being told of
             CONTEXT.print_json({"error": " ".join(message.split())})
     _say_error(message)
-    _show_traceback(error)
+    show_traceback(error)
     return code
 
 

@@ -1,13 +1,20 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
+import getpass
+import os
+import signal
 import sys
-from contextlib import suppress
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 
+from dispatch.run import Cancellation
 from ledger.canonical import canonical_json
 from ledger.settings import Settings, load_settings
 
@@ -52,3 +59,35 @@ def say_error(message: str) -> None:
     with suppress(OSError):  # nobody can read it then
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.stderr.flush()
+
+
+@contextmanager
+def cancellable() -> Iterator[Cancellation]:
+    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
+    cancellation = Cancellation()
+
+    def ask(number: int, _frame: Any) -> None:
+        if cancellation.asked.is_set():
+            os._exit(128 + number)
+        cancellation.ask(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield cancellation
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print where an error comes from, when `--debug` asks for it."""
+    if CONTEXT.debug:
+        traceback.print_exception(error)
+
+
+def user_name() -> str:
+    """Return who runs this, by the name that the machine knows."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"

@@ -15,7 +15,7 @@ from rich.text import Text
 from dispatch.aws.embedded import embedded_aws
 from dispatch.aws.sandbox import Sandbox
 from dispatch.aws.session import Session
-from dispatch.dispatcher import Dispatcher, RunReport, connect_partners
+from dispatch.dispatcher import Dispatcher, RunReport, connect_partners, run_document
 from dispatch.importing import read_items
 from dispatch.items import Item
 from dispatch.judging import Left, Rules, judge
@@ -191,10 +191,10 @@ def _tell(stage: _Stage) -> Story:
         "file": None if stage.file is None else str(stage.file),
         "records": stage.look.records,
         "not_in_index": stage.look.not_indexed,
-        "runs": [views.run_document(report) for report in story.reports],
+        "runs": [run_document(report) for report in story.reports],
         "left_out": left_out,
         "jobs": jobs,
-        "second_runs": [views.run_document(report) for report in second],
+        "second_runs": [run_document(report) for report in second],
         "windows": known,
         **mended,
     }

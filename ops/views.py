@@ -10,7 +10,6 @@ from rich.text import Text
 
 from dispatch.dispatcher import RunReport
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
-from ledger.instants import format_time
 from reconcile.adopt import Adopted
 from reconcile.reconciler import Report, WindowReport
 
@@ -58,23 +57,6 @@ def plain_text(value: object) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
     )
-
-
-def run_document(report: RunReport) -> dict[str, Any]:
-    """Return a run's report as the document of `dispatch --json`."""
-    return {
-        "run_id": str(report.run_id),
-        "pipeline": report.pipeline,
-        "window": {"start": report.window.name, "end": report.window.end_name},
-        "flow": report.flow,
-        "page_size": report.page_size,
-        "outcome": report.outcome,
-        "cause": report.cause,
-        **msgspec.structs.asdict(report.counts),
-        "started_at": format_time(report.started_at),
-        "finished_at": format_time(report.finished_at),
-        "error": None if report.error is None else str(report.error),
-    }
 
 
 def run_exit_code(report: RunReport) -> int:
