@@ -228,9 +228,6 @@ def recover(
 def _finish_from_ledger(
     run: Run, entries: Sequence[Entry], sizes: Mapping[UUID, int], count_as: Literal["confirmed", "recovered"]
 ) -> None:
-    bodies = {
-        entry.id: b",".join(outbox.iter_parts(run.store, run.tenure, entry))
-        for entry in entries
-        if sizes[entry.id] <= _HOLD_BYTES_MAX
-    }
+    small = [entry for entry in entries if sizes[entry.id] <= _HOLD_BYTES_MAX]
+    bodies = outbox.payloads(run.store, run.tenure, small) if small else {}
     finish(run, entries, bodies, count_as)

@@ -256,6 +256,21 @@ def rows_of(store: Store, name: str, parameters: dict[str, Any]) -> list[tuple[A
     return store.transaction(lambda connection: connection.execute(sql(name), parameters).fetchall())
 
 
+def stream_rows(store: Store, name: str, parameters: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a statement that only reads, a bounded number at a time, on a connection of its own.
+
+    Raises:
+        UnavailableError: when the database cannot be reached.
+    """
+    try:
+        with store.connect() as connection, connection.transaction(), connection.cursor("streamed") as cursor:
+            cursor.execute(sql(name), parameters)
+            while rows := cursor.fetchmany(_FETCH):
+                yield rows
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
 def has_promise(store: Store, key: bytes) -> bool:
     """Say whether any entry, void or not, has this idempotency key."""
     query = (

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -243,7 +244,7 @@ def _exists(connection: Connection, ids: Sequence[UUID]) -> bool:
 def _reload(connection: Connection, tenure: Tenure, ids: Sequence[UUID], *, bodies: bool = True) -> Opened:
     just_before = UUID(int=min(one.int for one in ids) - 1)
     entries = [entry for entry in _unfinished(connection, tenure, just_before, len(ids)) if entry.id in set(ids)]
-    loaded = {entry.id: b",".join(_parts(connection, tenure, entry.id)) for entry in entries} if bodies else {}
+    loaded = _payloads(connection, tenure, [entry.id for entry in entries]) if bodies else {}
     return Opened(entries, loaded, sum(entry.records_n for entry in entries))
 
 
@@ -367,14 +368,22 @@ def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
         yield row[1]
 
 
+def payloads(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> dict[UUID, bytes]:
+    """Return the whole payload of each of these unfinished entries; the caller knows that they are small."""
+    return store.transaction(lambda connection: _payloads(connection, tenure, [entry.id for entry in entries]))
+
+
+def _payloads(connection: Connection, tenure: Tenure, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    query = (
+        "SELECT entry_id, records_json FROM payload_parts WHERE window_id = %s AND entry_id = ANY(%s::uuid[]) "
+        "ORDER BY entry_id, part"
+    )
+    rows = connection.cursor(binary=True).execute(query, (tenure.window_id, list(ids))).fetchall()
+    return {entry_id: b",".join(row[1] for row in parts) for entry_id, parts in groupby(rows, itemgetter(0))}
+
+
 def _one_row(query: Any, parameters: tuple[Any, ...]) -> Callable[[Connection], tuple[Any, ...] | None]:
     return lambda connection: connection.cursor(binary=True).execute(query, parameters).fetchone()
-
-
-def _parts(connection: Connection, tenure: Tenure, entry_id: UUID) -> list[bytes]:
-    query = "SELECT records_json FROM payload_parts WHERE window_id = %s AND entry_id = %s ORDER BY part"
-    rows = connection.cursor(binary=True).execute(query, (tenure.window_id, entry_id)).fetchall()
-    return [row[0] for row in rows]
 
 
 def load_sent(store: Store, tenure: Tenure, ids: Sequence[UUID]) -> list[Entry]:

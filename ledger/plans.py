@@ -19,7 +19,7 @@ from ledger.store import Connection, Store, byte_array, sql
 
 PlanState = Literal["planned", "applying", "applied", "cancelled", "stale"]
 # So many records of a plan are listed by their ids; all of them are counted.
-LISTED_MAX = 100_000
+LISTED_MAX = 10_000
 _WRITTEN_AT_ONCE = 1000
 _PLANS = (
     "SELECT plans.*, windows.start_s FROM plans JOIN windows ON windows.id = plans.window_id "
