@@ -145,8 +145,9 @@ def _unclaimed(seen: Sighting, facts: RecordFacts, settings: Settings) -> Answer
 def _not_asked(seen: Sighting, facts: RecordFacts) -> Answer:
     named = ", ".join(f"{kind} ({cause})" if cause else kind for kind, cause in facts.findings)
     found = f"; open findings name it: {named}" if named else ""
-    why = "why cannot be told, because the source could not be asked"
-    return Answer("source_unknown", f"No: it was never claimed{found}; {why}: {seen.error}")
+    return Answer(
+        "source_unknown", f"No: it was never claimed{found}; why, only the source can say.{_afterwards(seen)}"
+    )
 
 
 def _set_aside(seen: Sighting, at: Standing) -> Answer:

@@ -208,9 +208,9 @@ def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | Non
 
 
 _OTHER_SCANS: tuple[LiteralString, ...] = ("seqscan", "indexscan", "indexonlyscan")
-ONLY_BY_BITMAP: LiteralString = "; ".join(f"SET LOCAL enable_{one} = off" for one in _OTHER_SCANS)
-BY_ANY_SCAN: LiteralString = "; ".join(f"SET LOCAL enable_{one} TO DEFAULT" for one in _OTHER_SCANS)
-CLAIMS_OF_RECORD: LiteralString = (
+_ONLY_BY_BITMAP: LiteralString = "; ".join(f"SET LOCAL enable_{one} = off" for one in _OTHER_SCANS)
+_BY_ANY_SCAN: LiteralString = "; ".join(f"SET LOCAL enable_{one} TO DEFAULT" for one in _OTHER_SCANS)
+_CLAIMS_OF_RECORD: LiteralString = (
     "SELECT booking_ns, generation, entry_id FROM claims "
     "WHERE record_id = %(packed_id)s AND pipeline_id = (SELECT id FROM pipelines WHERE name = %(pipeline)s) "
     "ORDER BY booking_ns DESC, generation DESC LIMIT %(limit)s"
@@ -290,9 +290,9 @@ def _claims_of(connection: Connection, key: Row) -> list[Row]:
     The planner judges that index by how well ids agree with the order of the rows, which says nothing of Bloom filters;
     left alone, it may read the whole table.
     """
-    connection.execute(ONLY_BY_BITMAP)
-    found = rows(connection, CLAIMS_OF_RECORD, key)
-    connection.execute(BY_ANY_SCAN)
+    connection.execute(_ONLY_BY_BITMAP)
+    found = rows(connection, _CLAIMS_OF_RECORD, key)
+    connection.execute(_BY_ANY_SCAN)
     return found[::-1]
 
 

@@ -112,7 +112,7 @@ def test_a_claim_without_its_entry(state: str | None) -> None:
 def test_never_claimed_and_the_source_cannot_be_asked() -> None:
     reason, sentence = of("unknown", findings=[("bad_record", "unknown_route"), ("overdue_receipt", None)])
     assert reason == "source_unknown"
-    assert "AWS: no credentials found" in sentence
+    assert "could not be asked" in sentence
     assert "bad_record (unknown_route), overdue_receipt" in sentence
     assert "findings" not in of("unknown")[1]
 
