@@ -16,7 +16,7 @@ from dispatch.aws.session import Session
 from dispatch.aws.source import DynamoSource
 from dispatch.emit import emit, emit_streamed, recover
 from dispatch.feeders import Streamed, feed
-from dispatch.judging import Rules
+from dispatch.judging import Rules, rules_of
 from dispatch.payload import message_overhead_bytes
 from dispatch.run import Cancellation, Run
 from ledger import clock, findings, outbox, runs
@@ -242,23 +242,11 @@ class Dispatcher:
 
     def rules(self, window: Window) -> Rules:
         """Return what a record of this window is judged by."""
-        source = self.settings.source
         room = {
             one.route: self.partners.queues[one.queue].message_bytes_max - self._overhead_bytes(window, one)
             for one in self._destinations()
         }
-        return Rules(
-            window=window,
-            schema=self.partners.source.schema,
-            time_attribute=source.time_attribute,
-            status_attribute=source.status_attribute,
-            due_status=source.due_status,
-            group_by=tuple(source.group_by),
-            order_by=source.order_by,
-            route_by=source.route_by,
-            message_room=room,
-            updated_at_attribute=source.updated_at_attribute,
-        )
+        return rules_of(self.settings.source, self.partners.source.schema, window, room)
 
     def _overhead_bytes(self, window: Window, destination: Destination) -> int:
         digest = bytes(32)

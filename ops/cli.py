@@ -22,7 +22,7 @@ from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
-from ops import logs, redo_cli, report_cli, schedule, views, wiring
+from ops import logs, redo_cli, report_cli, schedule, show_record, views, wiring
 from ops.context import CONTEXT, cancellable, show_traceback
 from ops.context import say_error as _say_error
 from reconcile.adopt import adopt_objects, adoption_document
@@ -49,6 +49,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
 redo_cli.add_to(app)
 report_cli.add_to(app)
+show_record.add_to(show_app)
 
 
 @app.callback()
@@ -344,33 +345,6 @@ def show_entry(entry_id: Annotated[str, typer.Argument(help="The entry's id, as 
     views.show_facts(CONTEXT.console, f"entry {chosen}", [*facts, ("object", f"s3://{place['bucket']}/{place['key']}")])
     views.show_rows(
         CONTEXT.console, "records", story["occurrences"], {"record_id": "record", "booking_time": "booked for"}
-    )
-    return views.show_events(CONTEXT.console, story["events"])
-
-
-@show_app.command("record", epilog="Example: dispatch-ledger show record R1")
-def show_record(record_id: Annotated[str, typer.Argument(help="The record's id: its table key.")]) -> None:
-    """Tell the story of a record: occurrences, entries, attempts, findings."""
-    settings = CONTEXT.settings()
-    with wiring.ledger(settings) as store:
-        story = history.record_history(store, settings.pipeline, record_id)
-    if CONTEXT.json:
-        return CONTEXT.print_json(story)
-    if not story["occurrences"] and not story["findings"]:
-        return CONTEXT.console.print(
-            f"Record {views.plain_text(record_id)!r} was never claimed, and no finding names it."
-        )
-    rows = [
-        {"booked": one["booking_time"], "generation": one["generation"]} | (one["entry"] or {})
-        for one in story["occurrences"]
-    ]
-    columns = {"booked": "booked for", "generation": "generation", "state": "state", "job": "job", "entry_id": "entry"}
-    views.show_rows(CONTEXT.console, f"record {views.plain_text(record_id)}", rows, columns)
-    views.show_rows(
-        CONTEXT.console,
-        "findings",
-        story["findings"],
-        {"kind": "kind", "cause": "cause", "state": "state", "detail": "detail"},
     )
     return views.show_events(CONTEXT.console, story["events"])
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 import msgspec
 from botocore.exceptions import ClientError
@@ -22,11 +22,20 @@ from ledger.settings import SourceSettings
 # A call takes at most 100 keys: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchGetItem.html
 _KEYS_MAX = 100
 _READERS = 4
-_QUERY_TRIES = 8
 _BATCH_ROUNDS_MAX = 8
 _FIRST_DELAY_S = 0.05
 # Below and above every text that a range key can be.
 _LOWEST, _HIGHEST = "\x01", "\U0010ffff"
+
+
+class Patience(NamedTuple):
+    """How often a call is tried in all, and how long each try may wait for its answer."""
+
+    tries: int
+    read: timedelta
+
+
+_OF_A_RUN = Patience(8, timedelta(seconds=20))
 
 
 class SourcePage(msgspec.Struct, frozen=True):
@@ -75,13 +84,19 @@ def _for_sdk(key: Item) -> Item:
 class DynamoSource:
     """Reads the booking table. Safe to share between threads.
 
+    Args:
+        patience: how often a call is tried in all, and how long one try waits for its answer; for a person who waits,
+            less than for a run.
+
     Raises:
         InputError: from the constructor, when table, index or projection are not what the settings need.
         UnavailableError: from any call, when DynamoDB does not answer after bounded retries.
     """
 
-    def __init__(self, session: Session, settings: SourceSettings, *, verify_due: bool) -> None:
-        self._client = session.client("dynamodb", tries=_QUERY_TRIES)
+    def __init__(
+        self, session: Session, settings: SourceSettings, *, verify_due: bool, patience: Patience = _OF_A_RUN
+    ) -> None:
+        self._client = session.client("dynamodb", tries=patience.tries, read=patience.read)
         self._settings = settings
         with translated(f"DynamoDB table {settings.table}"):
             try:

@@ -54,6 +54,16 @@ def upgrade() -> None:
         sa.Column("entry_id", sa.Uuid(), nullable=False),
         sa.CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
         sa.PrimaryKeyConstraint("booking_ns", "record_id", "pipeline_id", "generation"),
+        postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0, "autovacuum_vacuum_insert_threshold": 100_000},
+    )
+    op.create_index(
+        "claims_record",
+        "claims",
+        ["record_id"],
+        unique=False,
+        postgresql_using="brin",
+        postgresql_ops={"record_id": "bytea_bloom_ops(n_distinct_per_range = 800, false_positive_rate = 0.01)"},
+        postgresql_with={"pages_per_range": 8},
     )
     op.create_table(
         "entries",
@@ -214,6 +224,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("pipeline_id", "kind", "subject"),
     )
     op.create_index("findings_window", "findings", ["window_id"], unique=False)
+    op.create_index("findings_record", "findings", ["record_id"], unique=False, postgresql_using="hash")
     op.create_table(
         "runs",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -404,6 +415,7 @@ def downgrade() -> None:
     op.drop_table("pages")
     op.drop_index("runs_window", table_name="runs")
     op.drop_table("runs")
+    op.drop_index("findings_record", table_name="findings")
     op.drop_index("findings_window", table_name="findings")
     op.drop_table("findings")
     op.drop_table("windows")
@@ -416,6 +428,7 @@ def downgrade() -> None:
     op.drop_index("entries_one_live_promise", table_name="entries")
     op.drop_index("entries_window", table_name="entries")
     op.drop_table("entries")
+    op.drop_index("claims_record", table_name="claims")
     op.drop_table("claims")
     op.drop_index("attempts_repeated", table_name="attempts")
     op.drop_table("attempts")
