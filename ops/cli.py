@@ -1,5 +1,6 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
+import _thread
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
 from ops import logs, report_cli, schedule, views, wiring
+from ops import up as embedded
 from ops.context import CONTEXT
 from ops.context import say_error as _say_error
 from reconcile.adopt import adopt_objects, adoption_document
@@ -183,6 +185,23 @@ def scheduler() -> None:
         summary = schedule.run(settings, cancellation, CONTEXT.console)
     if CONTEXT.json:
         CONTEXT.print_json(summary.document)
+    _exit(128 + cancellation.signal_number)
+
+
+@app.command(epilog="Example: dispatch-ledger up")
+def up(
+    no_samples: Annotated[
+        bool, typer.Option("--no-samples", help="Leave an empty table empty, without the seven seed records.")
+    ] = False,
+) -> None:
+    """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, scheduled jobs."""
+    with (
+        embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
+        _cancellable(lambda: embedded.end_at_once(scene)) as cancellation,
+    ):
+        embedded.play(scene, cancellation)
+        if CONTEXT.json:
+            CONTEXT.print_json(scene.document)
     _exit(128 + cancellation.signal_number)
 
 
@@ -394,14 +413,23 @@ def _progress() -> Iterator[Callable[[RunCounts], None]]:
 
 
 @contextmanager
-def _cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
+def _cancellable(at_once: Callable[[], None] = lambda: None) -> Iterator[Cancellation]:
+    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once.
+
+    Args:
+        at_once: what the second one still does.
+    """
     cancellation = Cancellation()
+    asked = False
 
     def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
+        nonlocal asked
+        if asked:
+            at_once()
             os._exit(128 + number)
-        cancellation.ask(number)
+        asked = True
+        # Not here: the signal may have come in the middle of a wait for the request, which holds the lock it needs.
+        _thread.start_new_thread(cancellation.ask, (number,))
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -28,9 +28,9 @@ from ledger.instants import HOUR_S, NS_PER_S, Window, parse_booking_ns, window_a
 from ledger.settings import DispatchSettings, Settings
 from ledger.store import Store
 from ops import views
+from ops.samples import SEED_EXECUTE_TIME
 from ops.trouble import Trouble
 
-SEED_EXECUTE_TIME = "2026-09-17T16:01:10Z"
 _BUCKET = "dispatch-ledger-demo"
 _SHOWN_MAX = 20
 _JOBS_MAX = 1000
