@@ -121,7 +121,7 @@ def test_it_dispatches_and_a_second_terminal_sees_it(bare: Product, place: Path)
     assert not (place / ".dispatch-ledger" / "up.env").exists()
 
 
-STEPS = {"initdb": "pg.init-*/*", "the emulator starts": "aws/server.json"}
+STEPS = {"initdb": "pg.init-*/base/1/*", "the emulator starts": "aws/server.json"}
 
 
 @pytest.mark.parametrize("step", STEPS)
