@@ -86,8 +86,8 @@ def _keep_apart(settings: Settings) -> None:
     if is_other and settings.ledger.database_url == EMBEDDED and mark.exists():
         raise InputError(
             f"the embedded ledger in {settings.state_dir} holds windows of the emulated AWS, which would pass for "
-            f"dispatched in {here or 'AWS'}: set aws.endpoint_url to 'embedded' to work with those, else move that folder "
-            "away or set ledger.database_url"
+            f"dispatched in {here or 'AWS'}: set aws.endpoint_url to 'embedded' to work with those, else move that "
+            "folder away or set ledger.database_url"
         )
 
 
