@@ -23,6 +23,7 @@ from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
 from ops import logs, redo_cli, report_cli, schedule, show_record, views, wiring
+from ops import up as embedded
 from ops.context import CONTEXT, cancellable, show_traceback
 from ops.context import say_error as _say_error
 from reconcile.adopt import adopt_objects, adoption_document
@@ -98,6 +99,9 @@ def demo(
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
+    if cancellation.asked.is_set():
+        _say_error(str(CancelledError(cancellation.signal_number)))
+        _exit(128 + cancellation.signal_number)
     _exit(_worst(map(views.run_exit_code, story.reports)))
 
 
@@ -182,6 +186,23 @@ def scheduler() -> None:
         summary = schedule.run(settings, cancellation, CONTEXT.console)
     if CONTEXT.json:
         CONTEXT.print_json(summary.document)
+    _exit(128 + cancellation.signal_number)
+
+
+@app.command(epilog="Example: dispatch-ledger up")
+def up(
+    no_samples: Annotated[
+        bool, typer.Option("--no-samples", help="Leave an empty table empty, without the seven seed records.")
+    ] = False,
+) -> None:
+    """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, scheduled jobs."""
+    with (
+        embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
+        cancellable(lambda: embedded.end_at_once(scene)) as cancellation,
+    ):
+        embedded.play(scene, cancellation)
+        if CONTEXT.json:
+            CONTEXT.print_json(scene.document)
     _exit(128 + cancellation.signal_number)
 
 

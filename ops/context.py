@@ -1,11 +1,12 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
+import _thread
 import getpass
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,14 +63,23 @@ def say_error(message: str) -> None:
 
 
 @contextmanager
-def cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
+def cancellable(at_once: Callable[[], None] = lambda: None) -> Iterator[Cancellation]:
+    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once.
+
+    Args:
+        at_once: what the second one still does.
+    """
     cancellation = Cancellation()
+    asked = False
 
     def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
+        nonlocal asked
+        if asked:
+            at_once()
             os._exit(128 + number)
-        cancellation.ask(number)
+        asked = True
+        # Not here: the signal may have come in the middle of a wait for the request, which holds the lock it needs.
+        _thread.start_new_thread(cancellation.ask, (number,))
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

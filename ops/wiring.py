@@ -4,17 +4,21 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from dispatch.aws.embedded import embedded_aws
 from dispatch.dispatcher import Dispatcher, connect_partners
 from dispatch.run import Cancellation
 from ledger import schema
 from ledger.embedded import embedded_postgres
+from ledger.errors import InputError
 from ledger.facts import RunCounts
 from ledger.settings import Settings
 from ledger.store import Store
 
 EMBEDDED = "embedded"
+_EMULATED_MARK = "emulated"  # a file in the state folder: its ledger holds windows of the emulated AWS
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 @contextmanager
@@ -61,11 +65,32 @@ def dispatcher(
     """Yield a dispatcher whose table, index, bucket and queues have been found, and whose ledger is ready.
 
     Raises:
-        InputError: when one of them is missing or does not fit; the ledger has not been touched then.
+        InputError: when one of them is missing or does not fit, or the embedded ledger holds windows of the emulated
+            AWS while these settings name another; the ledger has not been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
+    _keep_apart(settings)
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
+            _mark_emulated(settings)
             holder = f"{socket.gethostname()}, process {os.getpid()}"
             yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
+
+
+def _keep_apart(settings: Settings) -> None:
+    """Refuse to dispatch from real tables with a ledger in which trying out has already completed their hours."""
+    mark = settings.state_dir / _EMULATED_MARK
+    here = settings.aws.endpoint_url
+    is_other = here is None or (here != EMBEDDED and urlsplit(here).hostname not in _LOOPBACK)
+    if is_other and settings.ledger.database_url == EMBEDDED and mark.exists():
+        raise InputError(
+            f"the embedded ledger in {settings.state_dir} holds windows of the emulated AWS, which would pass for "
+            f"dispatched in {here or 'AWS'}: set aws.endpoint_url to 'embedded' to work with those, else move that "
+            "folder away or set ledger.database_url"
+        )
+
+
+def _mark_emulated(settings: Settings) -> None:
+    if settings.aws.endpoint_url == EMBEDDED == settings.ledger.database_url:
+        (settings.state_dir / _EMULATED_MARK).touch()
