@@ -21,11 +21,12 @@ from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
+from ops import consume_cli, logs, redo_cli, report_cli, schedule, show_record, views, wiring
 from ops import demo as demonstration
-from ops import logs, redo_cli, report_cli, schedule, show_record, views, wiring
 from ops import up as embedded
-from ops.context import CONTEXT, cancellable, show_traceback
+from ops.context import CONTEXT, show_traceback
 from ops.context import say_error as _say_error
+from ops.signals import cancellable
 from reconcile.adopt import adopt_objects, adoption_document
 from reconcile.reconciler import Reconciler, Report, report_document, require_ended, windows_to_rescan
 from reconcile.rescan import Options
@@ -51,6 +52,7 @@ app.add_typer(show_app, name="show")
 redo_cli.add_to(app)
 report_cli.add_to(app)
 show_record.add_to(show_app)
+consume_cli.add_to(app)
 
 
 @app.callback()

@@ -1,21 +1,15 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
-import _thread
 import getpass
-import os
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
 
-from dispatch.run import Cancellation
 from ledger.canonical import canonical_json
 from ledger.settings import Settings, load_settings
 
@@ -60,33 +54,6 @@ def say_error(message: str) -> None:
     with suppress(OSError):  # nobody can read it then
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.stderr.flush()
-
-
-@contextmanager
-def cancellable(at_once: Callable[[], None] = lambda: None) -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once.
-
-    Args:
-        at_once: what the second one still does.
-    """
-    cancellation = Cancellation()
-    asked = False
-
-    def ask(number: int, _frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            at_once()
-            os._exit(128 + number)
-        asked = True
-        # Not here: the signal may have come in the middle of a wait for the request, which holds the lock it needs.
-        _thread.start_new_thread(cancellation.ask, (number,))
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield cancellation
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def show_traceback(error: BaseException) -> None:

@@ -13,7 +13,8 @@ from ledger.instants import parse_window
 from ledger.plans import Plan, Scope, parse_plan_id
 from ledger.store import Store
 from ops import views, wiring
-from ops.context import CONTEXT, cancellable, say_error, show_traceback, user_name
+from ops.context import CONTEXT, say_error, show_traceback, user_name
+from ops.signals import cancellable
 from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
 
 _SHOWN_MAX = 200

@@ -78,8 +78,11 @@ class SqsQueues:
         self._asking = session.client("sqs", tries=_RESOLVE_TRIES, read=call)
         self._sender = BatchSender(self._asking)
 
-    def resolve(self, name: str) -> Queue:
+    def resolve(self, name: str, mend: str = "routes") -> Queue:
         """Find a queue by name or URL.
+
+        Args:
+            mend: where the name comes from, for the one who has to mend it.
 
         Raises:
             InputError: when it does not exist.
@@ -91,7 +94,7 @@ class SqsQueues:
             except boto.ClientError as error:
                 if "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error):
                     raise InputError(
-                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend routes",
+                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend {mend}",
                     ) from error
                 raise
         limit = int(answer.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_BYTES_MAX))
