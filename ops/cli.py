@@ -1,14 +1,13 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 from uuid import UUID
 
 import typer
@@ -17,7 +16,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from typer.exceptions import TyperException
 
 from dispatch.dispatcher import RunReport
-from dispatch.run import Cancellation
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
@@ -25,9 +23,10 @@ from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
 from ops import demo as demonstration
-from ops import logs, report_cli, schedule, views, wiring
+from ops import logs, report_cli, schedule, service_cli, views, wiring
 from ops.context import CONTEXT
 from ops.context import say_error as _say_error
+from ops.signals import cancellable as _cancellable
 from reconcile.adopt import adopt_objects, adoption_document
 from reconcile.reconciler import Reconciler, Report, report_document, require_ended, windows_to_rescan
 from reconcile.rescan import Options
@@ -51,6 +50,7 @@ show_app = typer.Typer(help="The whole history of one thing, in order of time.")
 app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
 report_cli.add_to(app)
+service_cli.add_to(app)
 
 
 @app.callback()
@@ -391,24 +391,6 @@ def _progress() -> Iterator[Callable[[RunCounts], None]]:
         yield lambda counts: progress.update(
             task, pages=counts.pages, evaluated=counts.evaluated, jobs=counts.confirmed + counts.recovered
         )
-
-
-@contextmanager
-def _cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
-    cancellation = Cancellation()
-
-    def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
-            os._exit(128 + number)
-        cancellation.ask(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield cancellation
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _exit(code: int) -> NoReturn:

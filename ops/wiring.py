@@ -4,8 +4,11 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+from dispatch.aws.control import ControlQueues
 from dispatch.aws.embedded import embedded_aws
+from dispatch.aws.session import Session
 from dispatch.dispatcher import Dispatcher, connect_partners
 from dispatch.run import Cancellation
 from ledger import schema
@@ -15,6 +18,9 @@ from ledger.settings import Settings
 from ledger.store import Store
 
 EMBEDDED = "embedded"
+# Whoever asks for a job over HTTP waits this long for its id to be sent, at most.
+_SEND = timedelta(seconds=2)
+_POLL = timedelta(seconds=10)
 
 
 @contextmanager
@@ -67,5 +73,19 @@ def dispatcher(
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
-            holder = f"{socket.gethostname()}, process {os.getpid()}"
-            yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
+            yield Dispatcher(settings, store, partners, cancellation, holder(), on_progress)
+
+
+def holder() -> str:
+    """Name this machine and process, for a person who wonders who holds something."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def control_queues(settings: Settings, endpoint: str | None) -> ControlQueues:
+    """Return the client of the queues that carry the ids of long-running jobs.
+
+    Raises:
+        InputError: when no region or no credentials are known.
+    """
+    session = Session(endpoint, settings.aws.region, embedded=settings.aws.endpoint_url == EMBEDDED)
+    return ControlQueues(session, send=_SEND, wait=_POLL)
