@@ -29,6 +29,14 @@ class BusyError(DispatchLedgerError):
     exit_code = 4
 
 
+class ClaimLostError(BusyError):
+    """A consumer's claim on a job has passed on, or the job has ended otherwise; stop working on it. Exit 4."""
+
+
+class UnknownKeyError(InputError):
+    """No job of this idempotency key was ever promised, or nobody has taken it up. Exit 2."""
+
+
 class GuardError(DispatchLedgerError):
     """A guard refused, and a person has to decide. Exit 5."""
 

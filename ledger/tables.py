@@ -357,14 +357,20 @@ class AttemptRow(SQLModel, table=True):
 
 
 class ReceiptRow(SQLModel, table=True):
-    """A consumer's claim on an idempotency key, and what came of its work."""
+    """A consumer's claim on an idempotency key, and what came of its work.
+
+    The last claim stays when the work has ended, so that its end may be told twice. A row that a redo has made for a
+    job that no worker ever claimed has no attempts.
+    """
 
     __tablename__ = "receipts"
     __table_args__ = (
         Index("receipts_window", "window_id"),
         CheckConstraint("state IN ('in_work', 'completed', 'failed', 'superseded')", name="receipts_state"),
-        CheckConstraint("(state = 'in_work') = (claim IS NOT NULL)", name="receipts_work_has_claim"),
-        CheckConstraint("(claim IS NULL) = (expires_at IS NULL)", name="receipts_claim_expires"),
+        CheckConstraint("state <> 'in_work' OR claim IS NOT NULL", name="receipts_work_has_claim"),
+        CheckConstraint("(state = 'in_work') = (expires_at IS NOT NULL)", name="receipts_work_expires"),
+        CheckConstraint("attempts > 0 OR (attempts = 0 AND state = 'superseded')", name="receipts_attempts"),
+        CheckConstraint("attempts = 0 OR (worker IS NOT NULL AND claimed_at IS NOT NULL)", name="receipts_worker"),
         CheckConstraint("length(idempotency_key) = 32", name="receipts_key_length"),
     )
     pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger, primary_key=True))
@@ -372,9 +378,9 @@ class ReceiptRow(SQLModel, table=True):
     window_id: int = Field(sa_column=_link("windows.id"))
     state: str = Field(sa_column=_text())
     claim: UUID | None = Field(sa_column=_uuid(nullable=True))
-    worker: str = Field(sa_column=_text())
+    worker: str | None = Field(sa_column=_text(nullable=True))
     attempts: int = Field(sa_column=Column(Integer, nullable=False))
-    claimed_at: datetime = Field(sa_column=_moment(nullable=False))
+    claimed_at: datetime | None = Field(sa_column=_moment())
     expires_at: datetime | None = Field(sa_column=_moment())
     finished_at: datetime | None = Field(sa_column=_moment())
     result: str | None = Field(sa_column=_text(nullable=True))
