@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from ledger.documents import Document, Row, plain, rows
-from ledger.errors import BusyError, InputError, UnavailableError
+from ledger.errors import ClaimLostError, InputError, UnavailableError
 from ledger.ids import new_id
 from ledger.runs import pipeline_id
 from ledger.store import Connection, Store, sql
@@ -40,10 +40,6 @@ class TooManyPendingError(UnavailableError):
 
 class KeyTakenError(InputError):
     """The idempotency key belongs to another request. Exit 2, 422."""
-
-
-class ClaimLostError(BusyError):
-    """The job is no longer this worker's: another one has claimed it, or it was cancelled. Exit 4."""
 
 
 class FollowUp(msgspec.Struct, frozen=True, omit_defaults=True):

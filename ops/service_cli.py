@@ -10,7 +10,30 @@ from ops.signals import cancellable
 
 def add_to(app: typer.Typer) -> None:
     """Hang these commands beside the others."""
+    app.command(epilog="Example: dispatch-ledger serve --port 8000")(serve)
     app.command(epilog="Example: dispatch-ledger worker --concurrency 2")(worker)
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; another than this machine's own needs api.tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 for any that is free.")] = 8000,
+) -> None:
+    """Answer HTTP requests, until ended by Ctrl-C or SIGTERM. The API is described at /api/v1/openapi.json."""
+    from ops.api import server  # noqa: PLC0415 - what only this command needs
+
+    settings = CONTEXT.settings()
+    with cancellable() as cancellation:
+        server.run(settings, cancellation, host, port, _say_ready)
+    raise typer.Exit(128 + cancellation.signal_number)
+
+
+def _say_ready(url: str) -> None:
+    if CONTEXT.json:
+        CONTEXT.print_json({"url": url})
+    else:
+        CONTEXT.console.print(f"Serving {url}; the API is described at {url}/api/v1/openapi.json", soft_wrap=True)
 
 
 def worker(

@@ -57,7 +57,6 @@ class JobRig:
         self.queues = make_queues(rig.world)
         rig.defaults |= self.queues
         self.settings = rig.settings(**settings)
-        self.partners = rig.partners(self.settings)
         self.sender = JobSender(control_of(self.world.endpoint), self.settings.jobs)
         self._slots: list[Slot] = []
 
@@ -70,7 +69,9 @@ class JobRig:
 
     def worker(self, timing: Timing = TIMING) -> Worker:
         """Make what the slots of a process share."""
-        return Worker(self.settings, self.partners, self.sender, self.rig.url, timing, Console(quiet=True))
+        return Worker(
+            self.settings, self.rig.partners(self.settings), self.sender, self.rig.url, timing, Console(quiet=True)
+        )
 
     def slot(self, lane: Lane = "fast", timing: Timing = TIMING) -> Slot:
         """Make a worker of one slot, which takes a step when it is told to."""

@@ -24,6 +24,7 @@ from ledger import clock, jobs
 from ledger.errors import (
     BusyError,
     CancelledError,
+    ClaimLostError,
     CorruptError,
     DispatchLedgerError,
     GuardError,
@@ -32,7 +33,7 @@ from ledger.errors import (
 )
 from ledger.ids import new_id
 from ledger.instants import format_time
-from ledger.jobs import ATTEMPTS_MAX, ClaimLostError, Held, Job, Lane, Refused
+from ledger.jobs import ATTEMPTS_MAX, Held, Job, Lane, Refused
 from ledger.settings import Settings
 from ledger.store import Store
 from ops import wiring

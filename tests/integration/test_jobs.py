@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from ledger import jobs
-from ledger.errors import CorruptError
+from ledger.errors import ClaimLostError, CorruptError
 from ledger.ids import new_id
-from ledger.jobs import ClaimLostError, FollowUp, Held, Job, KeyTakenError, NewJob, Refused, TooManyPendingError, Wanted
+from ledger.jobs import FollowUp, Held, Job, KeyTakenError, NewJob, Refused, TooManyPendingError, Wanted
 from ledger.store import Connection, Store
 
 LEASE = timedelta(seconds=60)

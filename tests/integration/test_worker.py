@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from dispatch.aws.control import ControlQueues
 from dispatch.aws.session import Session
@@ -16,6 +17,7 @@ from ledger import jobs, runs
 from ledger.errors import (
     BusyError,
     CancelledError,
+    ClaimLostError,
     CorruptError,
     DispatchLedgerError,
     GuardError,
@@ -25,7 +27,7 @@ from ledger.errors import (
 )
 from ledger.ids import new_id
 from ledger.instants import parse_window
-from ledger.jobs import ClaimLostError, Held, Job
+from ledger.jobs import Held, Job
 from ledger.store import Store
 from ops.jobs import kinds
 from ops.jobs.kinds import Kind, Outcome, Task, first_of
@@ -225,7 +227,7 @@ def test_three_attempts_then_failed_and_dead_lettered_with_the_reason(bench: Job
 
     job = bench.post("report", {})
     slot = bench.slot()
-    with doing(fail):
+    with doing(fail), capture_logs():
         while slot.step():
             pass
     assert tries == [1, 2, 3]
@@ -238,7 +240,7 @@ def test_a_failed_attempt_says_why_while_it_waits(bench: JobRig) -> None:
         raise ZeroDivisionError("no")
 
     job = bench.post("report", {})
-    with doing(fail):
+    with doing(fail), capture_logs():
         bench.slot().step()
     assert bench.job(job).status == "pending"
     assert "unexpected ZeroDivisionError: no" in (bench.job(job).error or "")
