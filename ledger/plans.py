@@ -10,7 +10,7 @@ import msgspec
 from ledger.acknowledging import Note
 from ledger.canonical import canonical_json, packed_id, unpacked_id
 from ledger.documents import Document, Row, plain, rows
-from ledger.errors import CorruptError, DispatchLedgerError, GuardError, InputError
+from ledger.errors import CorruptError, GuardError, InputError, NotFoundError
 from ledger.facts import RunCounts
 from ledger.instants import Window, format_s
 from ledger.leases import Tenure, check_fence
@@ -136,7 +136,7 @@ def load_plan(store: Store, pipeline: str, plan_id: UUID) -> Plan:
     """Return a plan.
 
     Raises:
-        DispatchLedgerError: when the pipeline has no such plan.
+        NotFoundError: when the pipeline has no such plan.
     """
     return store.transaction(lambda connection: read_plan(connection, pipeline, plan_id))
 
@@ -145,9 +145,7 @@ def read_plan(connection: Connection, pipeline: str, plan_id: UUID) -> Plan:
     """Do what `load_plan` does inside a transaction that has more to do."""
     found = rows(connection, _PLANS + "AND plans.id = %(id)s", {"pipeline": pipeline, "id": plan_id})
     if not found:
-        raise DispatchLedgerError(
-            f"no plan {plan_id} in the ledger of pipeline {pipeline}; see: dispatch-ledger show window"
-        )
+        raise NotFoundError(f"no plan {plan_id} in the ledger of pipeline {pipeline}; see: dispatch-ledger show window")
     return _plan(found[0])
 
 
@@ -186,7 +184,7 @@ def cancel_plan(store: Store, pipeline: str, plan_id: UUID) -> Plan:
     """Cancel a plan that nobody has begun to apply; safe to repeat.
 
     Raises:
-        DispatchLedgerError: when the pipeline has no such plan.
+        NotFoundError: when the pipeline has no such plan.
         GuardError: when it is being applied, or ended another way.
     """
     update = "UPDATE plans SET state = 'cancelled', ended_at = ledger_now() WHERE id = %s AND state = 'planned'"

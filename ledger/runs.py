@@ -322,13 +322,14 @@ def load_run(store: Store, run_id: UUID) -> dict[str, Any]:
 
 def owed_windows(store: Store, pipeline: str, catch_up: timedelta, not_before: datetime | None) -> list[Window]:
     """List the closed windows that no run has completed, oldest first, as far back as `catch_up` and `not_before`."""
+    return store.transaction(lambda connection: owed_in(connection, pipeline, catch_up, not_before))
 
-    def work(connection: Connection) -> list[Window]:
-        first_s, last_s = _closed_range(connection, catch_up, not_before)
-        parameters = {"pipeline_id": pipeline_id(connection, pipeline), "first_s": first_s, "last_s": last_s}
-        return [Window(start_s) for (start_s,) in connection.execute(sql("owed_windows"), parameters)]
 
-    return store.transaction(work)
+def owed_in(connection: Connection, pipeline: str, catch_up: timedelta, not_before: datetime | None) -> list[Window]:
+    """Do what `owed_windows` does inside a transaction that has more to do."""
+    first_s, last_s = _closed_range(connection, catch_up, not_before)
+    parameters = {"pipeline_id": pipeline_id(connection, pipeline), "first_s": first_s, "last_s": last_s}
+    return [Window(start_s) for (start_s,) in connection.execute(sql("owed_windows"), parameters)]
 
 
 def closed_windows(store: Store, lookback: timedelta, not_before: datetime | None) -> list[Window]:

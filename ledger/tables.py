@@ -70,6 +70,65 @@ class PipelineRow(SQLModel, table=True):
     name: str = Field(sa_column=_text())
 
 
+class JobRow(SQLModel, table=True):
+    """Long-running work that somebody asked for: what to do, how far it has come, and who works on it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("pipeline_id", "idempotency_key"),
+        Index(
+            "jobs_unfinished",
+            "pipeline_id",
+            "relay_at",
+            postgresql_where=text("status IN ('pending', 'processing')"),
+        ),
+        CheckConstraint("kind IN ('dispatch', 'reconcile', 'redo', 'report')", name="jobs_kind"),
+        CheckConstraint("queue IN ('fast', 'slow')", name="jobs_queue"),
+        CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="jobs_status"),
+        CheckConstraint("(status = 'processing') = (expires_at IS NOT NULL)", name="jobs_claim_expires"),
+        CheckConstraint("expires_at IS NULL OR claim IS NOT NULL", name="jobs_work_has_claim"),
+        CheckConstraint(
+            "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="jobs_end_has_time"
+        ),
+        CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="jobs_failure_has_error"),
+        CheckConstraint("(idempotency_key IS NULL) = (request_hash IS NULL)", name="jobs_key_has_request"),
+        CheckConstraint("attempts >= 0 AND done >= 0 AND total >= 0", name="jobs_counts_not_negative"),
+    )
+    id: UUID = Field(sa_column=_uuid(primary_key=True))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
+    kind: str = Field(sa_column=_text())
+    params: str = Field(sa_column=_text())
+    queue: str = Field(sa_column=_text())
+    status: str = Field(sa_column=_text())
+    attempts: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
+    done: int = Field(sa_column=_count())
+    total: int | None = Field(sa_column=_big(nullable=True))
+    claim: UUID | None = Field(sa_column=_uuid(nullable=True))
+    heartbeat_at: datetime | None = Field(sa_column=_moment())
+    expires_at: datetime | None = Field(sa_column=_moment())
+    sent_at: datetime | None = Field(sa_column=_moment())
+    relay_at: datetime = Field(sa_column=_moment(nullable=False))
+    idempotency_key: str | None = Field(sa_column=_text(nullable=True))
+    request_hash: bytes | None = Field(sa_column=_bytes(nullable=True))
+    follow_up: str | None = Field(sa_column=_text(nullable=True))
+    follows: UUID | None = Field(sa_column=_uuid(nullable=True))
+    result: str | None = Field(sa_column=_text(nullable=True))
+    error: str | None = Field(sa_column=_text(nullable=True))
+    created_by: str = Field(sa_column=_text())
+    created_at: datetime = Field(sa_column=_moment(nullable=False))
+    started_at: datetime | None = Field(sa_column=_moment())
+    finished_at: datetime | None = Field(sa_column=_moment())
+
+
+class JobPartRow(SQLModel, table=True):
+    """One step of an unfinished job whose outcome is kept, so that the next attempt goes on after it."""
+
+    __tablename__ = "job_parts"
+    job_id: UUID = Field(sa_column=Column(UuidType, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    name: str = Field(sa_column=Column(Text, primary_key=True))
+    document: str = Field(sa_column=_text())
+
+
 class DestinationRow(SQLModel, table=True):
     """A combination of route, job, queue and place of objects that entries were ever promised to."""
 

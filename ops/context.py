@@ -38,15 +38,19 @@ class Context:
 
     def print_json(self, document: object) -> None:
         """Write the one JSON document."""
-        try:
-            encoded = msgspec.json.encode(document)
-        except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
-            encoded = canonical_json(document)
-        sys.stdout.buffer.write(encoded + b"\n")
+        sys.stdout.buffer.write(encoded(document) + b"\n")
         sys.stdout.flush()
 
 
 CONTEXT = Context()
+
+
+def encoded(document: object) -> bytes:
+    """Return a document as JSON, whatever the ids in it are made of."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
+        return canonical_json(document)
 
 
 def say_error(message: str) -> None:

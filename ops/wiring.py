@@ -4,9 +4,12 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from urllib.parse import urlsplit
 
+from dispatch.aws.control import ControlQueues
 from dispatch.aws.embedded import embedded_aws
+from dispatch.aws.session import Session
 from dispatch.dispatcher import Dispatcher, connect_partners
 from dispatch.run import Cancellation
 from ledger import schema
@@ -19,6 +22,9 @@ from ledger.store import Store
 EMBEDDED = "embedded"
 _EMULATED_MARK = "emulated"  # a file in the state folder: its ledger holds windows of the emulated AWS
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Whoever asks for a job over HTTP waits this long for its id to be sent, at most.
+_SEND = timedelta(seconds=2)
+_POLL = timedelta(seconds=10)
 
 
 @contextmanager
@@ -74,8 +80,7 @@ def dispatcher(
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
             _mark_emulated(settings)
-            holder = f"{socket.gethostname()}, process {os.getpid()}"
-            yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
+            yield Dispatcher(settings, store, partners, cancellation, holder(), on_progress)
 
 
 def _keep_apart(settings: Settings) -> None:
@@ -94,3 +99,18 @@ def _keep_apart(settings: Settings) -> None:
 def _mark_emulated(settings: Settings) -> None:
     if settings.aws.endpoint_url == EMBEDDED == settings.ledger.database_url:
         (settings.state_dir / _EMULATED_MARK).touch()
+
+
+def holder() -> str:
+    """Name this machine and process, for a person who wonders who holds something."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def control_queues(settings: Settings, endpoint: str | None) -> ControlQueues:
+    """Return the client of the queues that carry the ids of long-running jobs.
+
+    Raises:
+        InputError: when no region or no credentials are known.
+    """
+    session = Session(endpoint, settings.aws.region, embedded=settings.aws.endpoint_url == EMBEDDED)
+    return ControlQueues(session, send=_SEND, wait=_POLL)

@@ -64,11 +64,14 @@ def scope_of_group(text: str, group_by: Sequence[str]) -> str:
         raise InputError(f"{shape}; {text[:80]!r} is something else") from None
 
 
-def make_plan(dispatcher: Dispatcher, window: Window, scope: Scope, note: Note) -> Plan:
+def make_plan(dispatcher: Dispatcher, window: Window, scope: Scope, note: Note, plan_id: UUID | None = None) -> Plan:
     """Look at what would be sent again, and write it down as a plan; nothing is sent.
 
     A plan covers the occurrences claimed in the window which a consistent read shows still due there, unless the scope
     says otherwise. One that covers nothing is a plan too.
+
+    Args:
+        plan_id: which id it gets; with the id of a plan that is there already, that one is returned.
 
     Raises:
         InputError: when the window has not ended.
@@ -76,15 +79,15 @@ def make_plan(dispatcher: Dispatcher, window: Window, scope: Scope, note: Note) 
     store, pipeline = dispatcher.store, dispatcher.settings.pipeline
     if not runs.has_ended(store, window):
         raise InputError(f"window {window} has not ended yet; it ends at {window.end_name}")
-    plan_id = new_id()
+    chosen_id = plan_id or new_id()
 
     def work(connection: Connection) -> Plan:
         one_snapshot(connection)
-        if not plans.has_plan(connection, plan_id):
+        if not plans.has_plan(connection, chosen_id):
             seen = _look(connection, dispatcher, window, scope, dispatcher.cancellation.check)
-            plans.add_plan(connection, pipeline, window, scope, note, seen.amount, plan_id)
-            plans.add_entries(connection, plan_id, _listed(connection, dispatcher.rules(window)))
-        return plans.read_plan(connection, pipeline, plan_id)
+            plans.add_plan(connection, pipeline, window, scope, note, seen.amount, chosen_id)
+            plans.add_entries(connection, chosen_id, _listed(connection, dispatcher.rules(window)))
+        return plans.read_plan(connection, pipeline, chosen_id)
 
     return store.transaction(work)
 

@@ -1,4 +1,4 @@
-"""The first schema: windows, runs, pages, claims, entries, attempts, staged records, findings."""
+"""The first schema: windows, runs, pages, claims, entries, attempts, staged records, findings, jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -117,6 +117,64 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
+    )
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("params", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("done", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("total", sa.BigInteger(), nullable=True),
+        sa.Column("claim", sa.Uuid(), nullable=True),
+        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("relay_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("request_hash", sa.LargeBinary(), nullable=True),
+        sa.Column("follow_up", sa.Text(), nullable=True),
+        sa.Column("follows", sa.Uuid(), nullable=True),
+        sa.Column("result", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("kind IN ('dispatch', 'reconcile', 'redo', 'report')", name="jobs_kind"),
+        sa.CheckConstraint("queue IN ('fast', 'slow')", name="jobs_queue"),
+        sa.CheckConstraint(
+            "status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="jobs_status"
+        ),
+        sa.CheckConstraint("(status = 'processing') = (expires_at IS NOT NULL)", name="jobs_claim_expires"),
+        sa.CheckConstraint("expires_at IS NULL OR claim IS NOT NULL", name="jobs_work_has_claim"),
+        sa.CheckConstraint(
+            "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="jobs_end_has_time"
+        ),
+        sa.CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="jobs_failure_has_error"),
+        sa.CheckConstraint("(idempotency_key IS NULL) = (request_hash IS NULL)", name="jobs_key_has_request"),
+        sa.CheckConstraint("attempts >= 0 AND done >= 0 AND total >= 0", name="jobs_counts_not_negative"),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"]),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("pipeline_id", "idempotency_key"),
+    )
+    op.create_index(
+        "jobs_unfinished",
+        "jobs",
+        ["pipeline_id", "relay_at"],
+        unique=False,
+        postgresql_where=sa.text("status IN ('pending', 'processing')"),
+    )
+    op.create_table(
+        "job_parts",
+        sa.Column("job_id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("document", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", "name"),
     )
     op.create_table(
         "staged_records",
@@ -423,6 +481,9 @@ def downgrade() -> None:
     op.drop_table("windows")
     op.drop_table("destinations")
     op.drop_table("staged_records")
+    op.drop_table("job_parts")
+    op.drop_index("jobs_unfinished", table_name="jobs")
+    op.drop_table("jobs")
     op.drop_table("pipelines")
     op.drop_table("payload_parts")
     op.drop_index("entries_void", table_name="entries")
