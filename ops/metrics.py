@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ledger.errors import DispatchLedgerError
+from ledger.errors import DispatchLedgerError, UnavailableError
 from ledger.gauges import Gauges, read_gauges
 from ledger.pool import StorePool
 from ledger.settings import Settings
@@ -81,10 +81,16 @@ class LedgerCollector(Collector):
         return [depth]
 
     def _queues(self) -> Iterator[tuple[str, str]]:
-        """Yield name and URL of the control queues and, once, of their dead-letter queues."""
+        """Yield name and URL of the control queues and, once, of their dead-letter queues.
+
+        Raises:
+            UnavailableError: when one of them has not been found yet.
+        """
         buried: dict[str, str] = {}
         for lane in LANES:
-            queue = self.sender.queue(lane)
+            queue = self.sender.found(lane)
+            if queue is None:
+                raise UnavailableError(f"the queue of {lane} jobs has not been found yet")
             yield queue.name, queue.url
             if queue.dead_letter_url is not None:
                 buried[queue.dead_letter_url] = queue.dead_letter_url.rpartition("/")[2]

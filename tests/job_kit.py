@@ -16,7 +16,7 @@ from ledger import jobs
 from ledger.jobs import Job, Lane
 from ledger.store import Store
 from ops.jobs.requests import JobRequest, new_job
-from ops.jobs.sending import JobSender
+from ops.jobs.sending import LANES, JobSender
 from ops.jobs.worker import Slot, Timing, Worker
 from tests.aws_servers import REGION, World
 from tests.rig import Rig
@@ -59,6 +59,8 @@ class JobRig:
         self.settings = rig.settings(**settings)
         self.sender = JobSender(control_of(self.world.endpoint), self.settings.jobs)
         self._slots: list[Slot] = []
+        for lane in LANES:
+            self.sender.queue(lane)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import structlog
 import uvicorn
 
 from dispatch.run import Cancellation
@@ -17,9 +16,8 @@ from ops import wiring
 from ops.api.access import is_loopback
 from ops.api.app import create_app
 from ops.api.state import Api
-from ops.jobs.sending import LANES, JobSender, relay_until
+from ops.jobs.sending import JobSender, relay_until
 
-LOG = structlog.get_logger(__name__)
 CONNECTIONS = 16
 _LOOK_S = 0.1
 _END_S = 5
@@ -45,7 +43,6 @@ def run(settings: Settings, cancellation: Cancellation, host: str, port: int, re
     with _bound(host, port) as listener, wiring.aws_endpoint(settings) as endpoint, wiring.ledger(settings) as store:
         pool = StorePool(store.url, CONNECTIONS)
         api = Api(settings, pool, JobSender(wiring.control_queues(settings, endpoint), settings.jobs))
-        _warn_of_missing_queues(api)
         try:
             _serve(api, cancellation, listener, lambda: ready(_url(listener)))
         finally:
@@ -58,8 +55,9 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host.strip("[]"), port), family=family, backlog=_BACKLOG)
     except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0]
         raise InputError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose others with --host and --port"
+            f"cannot listen on {host}, port {port}: {reason}; choose others with --host and --port"
         ) from None
     with listener:
         yield listener
@@ -68,15 +66,6 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _warn_of_missing_queues(api: Api) -> None:
-    """Say so when jobs could not be sent now: they are taken all the same, and relayed when their queue is there."""
-    for lane in LANES:
-        try:
-            api.sender.queue(lane)
-        except (InputError, UnavailableError) as error:
-            LOG.warning("jobs will wait until their queue is there", reason=str(error))
 
 
 def _serve(api: Api, cancellation: Cancellation, listener: socket.socket, ready: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ class JobSender:
         self._rest_until_s = 0.0
 
     def queue(self, lane: Lane) -> ControlQueue:
-        """Return the queue of a lane, found when first needed.
+        """Return the queue of a lane, found when first needed; that may take a minute when SQS hangs.
 
         Raises:
             InputError: when it does not exist, or is a FIFO queue.
@@ -45,12 +45,17 @@ class JobSender:
             self._queues[lane] = self.control.resolve(self._names[lane], _KEYS[lane])
         return self._queues[lane]
 
+    def found(self, lane: Lane) -> ControlQueue | None:
+        """Return the queue of a lane if it has been found; never waits."""
+        return self._queues.get(lane)
+
     def send(self, store: Store, job_id: UUID, lane: Lane, delay: timedelta = timedelta()) -> bool:
         """Put one id on its queue; False when that failed, or was not tried, and the relay has to do it."""
-        if clock.monotonic_s() < self._rest_until_s:
+        queue = self.found(lane)
+        if queue is None or clock.monotonic_s() < self._rest_until_s:
             return False
         try:
-            self.control.send(self.queue(lane), str(job_id), delay)
+            self.control.send(queue, str(job_id), delay)
             jobs.note_sent(store, [job_id])
         except DispatchLedgerError as error:
             self._rest_until_s = clock.monotonic_s() + _REST_S
@@ -75,11 +80,15 @@ class JobSender:
 
 
 def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: str) -> None:
-    """Relay every two seconds until `stop` is set; what goes wrong is logged, and tried again."""
+    """Find the queues, and relay every two seconds until `stop` is set; what goes wrong is logged, and tried again."""
     with Store(url) as store:
-        while not stop.wait(RELAY_EVERY_S):
+        while not stop.is_set():
             try:
+                for lane in LANES:
+                    sender.queue(lane)
                 if relayed := sender.relay(store, pipeline):
                     LOG.info("job ids relayed", jobs=relayed)
             except DispatchLedgerError as error:
-                LOG.warning("job ids were not relayed", reason=str(error))
+                LOG.warning("job ids are not relayed; jobs wait in the ledger", reason=str(error))
+                clock.wait_s(_REST_S, stop)
+            clock.wait_s(RELAY_EVERY_S, stop)

@@ -1,6 +1,7 @@
 """The HTTP API: it checks, writes down, answers; the same documents as the command line; errors that help."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,9 @@ from structlog.testing import capture_logs
 import ledger.store
 from dispatch.aws.control import ControlQueues
 from dispatch.aws.session import Session
+from dispatch.run import Cancellation
 from ledger import history, jobs, reports
-from ledger.errors import DispatchLedgerError
+from ledger.errors import DispatchLedgerError, InputError
 from ledger.ids import new_id
 from ledger.instants import parse_window
 from ledger.jobs import Held
@@ -25,7 +27,7 @@ from ledger.reports import KINDS, Wanted
 from ledger.settings import load_settings
 from ledger.spans import parse_bounds
 from ledger.store import Store
-from ops.api import health, state
+from ops.api import health, server, state
 from ops.api import jobs as job_routes
 from ops.context import encoded
 from ops.jobs import kinds
@@ -454,6 +456,19 @@ def test_without_tokens_no_web_page_may_use_this_machines_server(client: TestCli
     for origin in ("https://evil.example", "http://127.0.0.1:9999", "null", "http://["):
         check_problem(client.post(place, headers={"Origin": origin}), 403, "another site")
     assert client.post(place, headers={"Origin": "http://127.0.0.1"}).status_code == 202
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "", "example.com"])
+def test_no_other_machine_may_ask_without_tokens(bench: JobRig, host: str) -> None:
+    with pytest.raises(InputError, match=r"api\.tokens is empty"):
+        server.run(bench.settings, Cancellation(), host, 0, pytest.fail)
+
+
+def test_a_port_that_is_taken(bench: JobRig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port}: Address already in use; choose"):
+            server.run(bench.settings, Cancellation(), "127.0.0.1", port, pytest.fail)
 
 
 # When something is wrong inside

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 from structlog.testing import capture_logs
 
 from dispatch.aws.control import ControlQueues
 from dispatch.aws.session import Session
+from dispatch.run import Cancellation
 from ledger import jobs, runs
 from ledger.errors import (
     BusyError,
@@ -29,7 +31,7 @@ from ledger.ids import new_id
 from ledger.instants import parse_window
 from ledger.jobs import Held, Job
 from ledger.store import Store
-from ops.jobs import kinds
+from ops.jobs import kinds, worker
 from ops.jobs.kinds import Kind, Outcome, Task, first_of
 from ops.jobs.sending import JobSender
 from ops.jobs.worker import Beat, Stop, Verdict, judge, lanes_of
@@ -538,3 +540,10 @@ def test_the_reason_goes_with_the_dead_letter(bench: JobRig) -> None:
 def test_a_queue_that_will_not_do(bench: JobRig, name: str) -> None:
     with pytest.raises(InputError, match=r"jobs\.queue"):
         bench.sender.control.resolve(name, "jobs.queue")
+
+
+@pytest.mark.parametrize("key", ["jobs.queue", "jobs.slow_queue"])
+def test_a_worker_without_its_queues_does_not_begin(bench: JobRig, key: str) -> None:
+    settings = bench.rig.settings(**{key.replace(".", "__"): "nowhere"})
+    with pytest.raises(InputError, match=rf"'nowhere' does not exist .*{key}"):
+        worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1)
