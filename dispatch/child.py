@@ -5,10 +5,8 @@ Light on imports, because every child pays for them.
 
 import importlib
 import inspect
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -74,15 +72,24 @@ def result_or_note(result: Any) -> bytes:
         return encode_result({"left_out": str(reason)})
 
 
-def serve(jobs: "connection.Connection[bytes, bytes]", handler: str, folder: str, *, tracebacks: bool) -> None:
+def main() -> None:
+    """Begin as a process of its own; the arguments are those of `dispatch.children`."""
+    _, _, jobs, life, handler, folder, tracebacks = sys.argv
+    for descriptor in (jobs, life):
+        os.set_inheritable(int(descriptor), False)
+    with suppress(OSError):  # a closed standard error
+        os.dup2(2, 1)  # standard output is the parent's
+    threading.Thread(target=_end_with_parent, args=(int(life),), name="parent", daemon=True).start()
+    sys.path.insert(0, folder)
+    serve(connection.Connection(int(jobs)), handler, tracebacks=tracebacks == "1")
+
+
+def serve(jobs: "connection.Connection[bytes, bytes]", handler: str, *, tracebacks: bool) -> None:
     """Answer every document that comes with what the handler made of it, until the parent is gone.
 
     Args:
-        folder: where the handler's module may be, beside PYTHONPATH.
         tracebacks: whether the traceback of an exception is written to standard error.
     """
-    _stand_alone()
-    sys.path.insert(0, folder)
     try:
         function = load_handler(handler)
     except InputError as error:
@@ -109,19 +116,7 @@ def _answer(function: Callable[[Any], Any], body: bytes, *, tracebacks: bool) ->
     return DONE + result_or_note(result)
 
 
-def _stand_alone() -> None:
-    """Leave the parent's terminal and its standard output alone, and end with the parent."""
-    os.setsid()  # Ctrl-C is for the parent, who lets the job in hand end
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came while it was blocked
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with suppress(OSError):  # a closed standard error
-        os.dup2(2, 1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "this is a child"
-    threading.Thread(target=_end_with, args=(parent.sentinel,), name="parent", daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    connection.wait([sentinel])
+def _end_with_parent(life: int) -> None:
+    """End this process, whatever it does, when nobody holds the other end of a pipe any more."""
+    os.read(life, 1)
     os._exit(1)

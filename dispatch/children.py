@@ -1,25 +1,24 @@
 """The parent's side of a child process: one that is kept for many jobs, and replaced when it dies."""
 
-import multiprocessing
+import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, resource_tracker
-from typing import TYPE_CHECKING
+from multiprocessing import connection
+from pathlib import Path
 
 from dispatch import child
 from ledger import clock
 from ledger.errors import InputError, UnavailableError
 
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
-_SPAWN = multiprocessing.get_context("spawn")
-_STARTING = threading.Lock()
 _LOADS_WITHIN_S = 60.0
 _LOOK_S = 0.1
+_ENDS_WITHIN_S = 1.0
+# A fresh interpreter with the parent's import path; multiprocessing would run the parent's main module again.
+_BEGIN = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from dispatch.child import main; main()"
 
 
 class AttemptFailedError(Exception):
@@ -45,24 +44,35 @@ class Child:
     """
 
     def __init__(self, handler: str, *, tracebacks: bool = False) -> None:
-        self._arguments = (handler, os.getcwd(), tracebacks)  # noqa: PTH109 - as text, for the child's import path
-        self._process: SpawnProcess | None = None
+        self._handler, self._tracebacks = handler, tracebacks
+        self._process: subprocess.Popen[bytes] | None = None
         self._jobs: connection.Connection[bytes, bytes]
+        self._life: int
         self._ready = False
 
     def start(self) -> None:
         """Start the process; it loads its handler meanwhile."""
         self.close()
-        self._jobs, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, *self._arguments), name="handler")
-        with _STARTING:
-            resource_tracker.ensure_running()  # or it would unblock the signal
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        theirs.close()
+        self._jobs, theirs = connection.Pipe()
+        life, self._life = os.pipe()  # it ends when nobody holds our end any more
+        given = [
+            json.dumps([*map(str, sys.path)]),
+            theirs.fileno(),
+            life,
+            self._handler,
+            Path.cwd(),
+            int(self._tracebacks),
+        ]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
+                [sys.executable, "-c", _BEGIN, *map(str, given)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), life),
+                start_new_session=True,  # Ctrl-C at the terminal is for the parent, who lets the job in hand end
+            )
+        finally:
+            theirs.close()
+            os.close(life)
 
     def await_ready(self, watch: Callable[[], None]) -> None:
         """Wait until the handler is loaded.
@@ -79,7 +89,7 @@ class Child:
         answer = self._answer(watch, give_up_s)
         if answer is None:
             end = self._end()
-            raise InputError(f"handler {self._arguments[0]}: its process {end} while it loaded its module; mend it")
+            raise InputError(f"handler {self._handler}: its process {end} while it loaded its module; mend it")
         if answer[:1] != child.READY:
             self.close()
             raise InputError(answer[1:].decode("utf-8", "replace"))
@@ -109,7 +119,7 @@ class Child:
         """Give a job to the process; to a new one when it has died meanwhile, which is no fault of this job."""
         for _ in range(2):
             try:
-                if self._process is None or not self._process.is_alive():
+                if self._process is None or self._process.poll() is not None:
                     self.start()
                 self.await_ready(watch)
                 self._jobs.send_bytes(body)
@@ -126,10 +136,10 @@ class Child:
         assert self._process is not None, "it was started"
         while True:
             try:
-                ready = connection.wait([self._jobs, self._process.sentinel], _LOOK_S)
-                if self._jobs in ready or (ready and self._jobs.poll()):
+                ended = self._process.poll() is not None
+                if self._jobs.poll(0 if ended else _LOOK_S):
                     return self._jobs.recv_bytes()
-                if ready or (give_up_s is not None and clock.monotonic_s() > give_up_s):
+                if ended or (give_up_s is not None and clock.monotonic_s() > give_up_s):
                     return None
                 watch()
             except (EOFError, ConnectionResetError):
@@ -141,24 +151,22 @@ class Child:
     def _end(self) -> str:
         """End the process, and say how it ended."""
         assert self._process is not None, "it was started"
-        self._process.join(_LOOK_S)
-        code = self._process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDS_WITHIN_S)
+        code = self._process.returncode
         self.close()
         if code is None:
             return "did not answer and was ended"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:
-        """End the process at once, whatever it does."""
+        """End the process at once, whatever it does, and whatever it has started in its process group."""
         if self._process is None:
             return
         process, self._process, self._ready = self._process, None, False
-        with suppress(OSError):
-            self._jobs.close()
-        process.kill()
-        process.join()
-        process.close()
-
-
-def _serve(jobs: "connection.Connection[bytes, bytes]", handler: str, folder: str, tracebacks: bool) -> None:  # noqa: FBT001 - positional is what a process is given
-    child.serve(jobs, handler, folder, tracebacks=tracebacks)
+        self._jobs.close()
+        os.close(self._life)
+        if process.returncode is None:  # else its number may be somebody else's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -28,5 +28,9 @@ def grant(payload: Any) -> Any:
     return {"printed": True}
 
 
+def nothing(payload: Any) -> Any:
+    return len(payload["records"])
+
+
 async def slowly(payload: Any) -> Any:
     return payload

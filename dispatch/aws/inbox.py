@@ -49,9 +49,9 @@ class Inbox:
     """
 
     def __init__(self, session: Session, queue: str) -> None:
-        found = SqsQueues(session, call=_CALL).resolve(queue, "--queue")
-        self.name, self._url = found.name, found.url
-        self._client = session.client("sqs", tries=_TRIES, read=_CALL)
+        queues = SqsQueues(session, call=_CALL)
+        found = queues.resolve(queue, "--queue")
+        self.name, self._url, self._client = found.name, found.url, queues.client
         names = ["RedrivePolicy", "VisibilityTimeout"]
         with translated(f"SQS queue {queue}"):
             known = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=names).get("Attributes", {})

@@ -78,6 +78,11 @@ class SqsQueues:
         self._asking = session.client("sqs", tries=_RESOLVE_TRIES, read=call)
         self._sender = BatchSender(self._asking)
 
+    @property
+    def client(self) -> Any:
+        """A client whose calls are tried again, for all but sending."""
+        return self._asking
+
     def resolve(self, name: str, mend: str = "routes") -> Queue:
         """Find a queue by name or URL.
 

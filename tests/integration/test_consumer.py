@@ -8,31 +8,48 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
+from dispatch import payload
+from dispatch.aws.session import Session
 from dispatch.consumer import Consumer, Summary
-from ledger import receipts
+from ledger import canonical, outbox, receipts
 from ledger.errors import InputError, UnavailableError
+from ledger.facts import Destination, Group, SendAnswer
+from ledger.leases import Tenure
 from ledger.receipts import GoAhead
 from ledger.store import Connection, Store
-from tests.aws_servers import World, booking
+from tests import ledger_kit as kit
+from tests.aws_servers import World
 from tests.breaking import LostAnswer
 from tests.product import until
 from tests.rig import Rig
 
-T = "2026-09-17T15:{:02d}:00Z"
 MINUTE = timedelta(minutes=1)
 QUEUE = "reward-point"
+MEMBER = 2001
+
+
+@cache
+def session(endpoint: str, region: str, *, embedded: bool) -> Session:
+    made = Session(endpoint, region, embedded=embedded)
+    made.client = cache(made.client)  # type: ignore[method-assign]
+    return made
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed comes again at once, and an empty queue is not waited at for long."""
+    """What failed comes again at once, an empty queue is not waited at for long, and clients are made once."""
+    monkeypatch.setattr("dispatch.consumer.Session", session)
+    monkeypatch.setattr("dispatch.consumer.schema.require_head", lambda url: None)
     monkeypatch.setattr("dispatch.shift.retry_delay_s", lambda received: 0)
+    monkeypatch.setattr("dispatch.shift._PAUSE_MAX_S", 0.01)
     monkeypatch.setattr("dispatch.aws.inbox._WAIT_S", 1)
 
 
@@ -46,18 +63,39 @@ def effects() -> list[str]:
 def note(effects: list[str]) -> Callable[[Any], Any]:
     """A handler that notes whom it was called for."""
 
-    def handler(payload: Any) -> Any:
-        effects.append(payload["idempotency_key"])
-        return {"records": len(payload["records"])}
+    def handler(document: Any) -> Any:
+        effects.append(document["idempotency_key"])
+        return {"records": len(document["records"])}
 
     return handler
 
 
 def send(rig: Rig, *names: str, **more: Any) -> list[str]:
-    """Dispatch a group for each name; gives the idempotency keys."""
-    rig.world.put_many(booking(name, T.format(at + 1), member=at, **more) for at, name in enumerate(names))
-    rig.run()
-    return [key.hex() for (key,) in rig.rows("SELECT idempotency_key FROM entries ORDER BY id")]
+    """Do what a dispatch does: a job of one record for each name; gives the idempotency keys."""
+    world, queue = rig.world, rig.world.queues[QUEUE]
+    with Store(rig.url) as store:
+        tenure = kit.take(store, pipeline="reward")
+        place = Destination(0, "Point", "RewardPoint", queue, world.bucket, "jobs/")
+        routes = outbox.destinations(store, tenure.pipeline_id, [place])
+        groups = [one_group(tenure, name, at, more) for at, name in enumerate(names)]
+        entries = outbox.open_entries(store, tenure, groups, routes).entries
+        for entry in entries:
+            (body,) = [one.records[0].body for one in groups if one.digest == entry.group_digest]
+            world.s3.put_object(Bucket=world.bucket, Key=payload.object_key(entry), Body=payload.document(entry, body))
+        for entry in outbox.mark_sending(store, tenure, [kit.uploaded(one) for one in entries]):
+            key = entry.idempotency_key.hex()
+            fifo: Any = {"MessageGroupId": "g", "MessageDeduplicationId": key} if world.fifo else {}
+            world.sqs.send_message(QueueUrl=world.queue_url(QUEUE), MessageBody=payload.message_body(entry), **fifo)
+            outbox.record_answers(store, tenure, [(entry, SendAnswer("accepted", message_id="m"))])
+    return [entry.idempotency_key.hex() for entry in entries]
+
+
+def one_group(tenure: Tenure, name: str, at: int, more: dict[str, Any]) -> Group:
+    record = kit.record(name, tenure.window, at, group=at)
+    body = canonical.canonical_json({"Id": name, "MemberId": MEMBER, **more})
+    values = canonical.canonical_json({"MemberId": MEMBER, "Number": at})
+    digest = canonical.group_digest([MEMBER, at])
+    return Group(digest=digest, values_json=values, route="Point", records=[msgspec.structs.replace(record, body=body)])
 
 
 def consume(
@@ -225,10 +263,10 @@ def test_an_attempt_that_fails_is_told_and_comes_again(rig: Rig, note: Any) -> N
     send(rig, "a")
     failing = [ValueError("member 2001 is unknown"), SystemError("once more")]
 
-    def handler(payload: Any) -> Any:
+    def handler(document: Any) -> Any:
         if failing:
             raise failing.pop(0)
-        return note(payload)
+        return note(document)
 
     with structlog.testing.capture_logs() as lines:
         assert counts(consume(rig, handler, 1)) == {"failed": 1}
@@ -247,7 +285,7 @@ def test_after_three_attempts_the_redrive_policy_decides(
     name = dead_letters(rig.world) if redrive else ""
     send(rig, "a")
 
-    def handler(payload: Any) -> Any:
+    def handler(document: Any) -> Any:
         raise ValueError("never")
 
     with structlog.testing.capture_logs() as lines:
@@ -269,7 +307,7 @@ def test_an_object_that_is_not_what_was_promised_is_not_worked(rig: Rig, effects
     world = rig.world
     ((key, body),) = world.objects().items()
     good = json.loads(body)
-    spoilt = {**good, "records": [{**good["records"][0], "ShopId": 1}]}
+    spoilt = {**good, "records": [{**good["records"][0], "MemberId": 1}]}
     world.s3.put_object(Bucket=world.bucket, Key=key, Body=json.dumps(spoilt).encode())
     assert counts(consume(rig, note, 1)) == {"failed": 1}
     assert "content hash" in receipt_rows(rig)[0][3]
@@ -294,18 +332,18 @@ def test_no_digit_and_no_character_is_lost(rig: Rig) -> None:
         "cents": "0.1",
         "long": "1.2345678901234567890123456789",
     }
-    extra = {f"N{name}": {"N": digits} for name, digits in numbers.items()}
-    send(rig, "a", Odd={"S": "nul \0 and é"}, Half={"S": "\\ud800"}, **extra)
+    extra = {f"N{name}": canonical.plain_number(digits) for name, digits in numbers.items()}
+    send(rig, "a", Odd="nul \0 and é", Half="\ud800", **extra)
     seen: list[Any] = []
 
-    def handler(payload: Any) -> Any:
-        seen.extend(payload["records"])
-        return {"sum": payload["records"][0]["Ncents"]}
+    def handler(document: Any) -> Any:
+        seen.extend(document["records"])
+        return {"sum": document["records"][0]["Ncents"]}
 
     consume(rig, handler, 1)
     record = seen[0]
     assert (record["Nwhole"], record["Ncents"]) == (int(numbers["whole"]), Decimal("0.1"))
-    assert (record["Nlong"], record["Odd"], record["Half"]) == (Decimal(numbers["long"]), "nul \0 and é", "\\ud800")
+    assert (record["Nlong"], record["Odd"], record["Half"]) == (Decimal(numbers["long"]), "nul \0 and é", "\ud800")
     assert receipt_rows(rig)[0][2] == '{"sum":0.1}'
 
 
@@ -313,8 +351,8 @@ def test_a_result_that_cannot_be_kept_does_not_repeat_the_work(rig: Rig, effects
     send(rig, "a", "b")
     results = iter([object(), "x" * 70_000])
 
-    def handler(payload: Any) -> Any:
-        note(payload)
+    def handler(document: Any) -> Any:
+        note(document)
         return next(results)
 
     assert counts(consume(rig, handler, 2)) == {"completed": 2}
@@ -331,10 +369,10 @@ def test_a_slow_job_is_kept(rig: Rig, effects: list[str], note: Any) -> None:
     send(rig, "a")
     renewed = "SELECT count(*) FROM receipts WHERE expires_at > claimed_at + interval '5 seconds'"
 
-    def handler(payload: Any) -> Any:
+    def handler(document: Any) -> Any:
         until(lambda: rig.value(renewed), "renewed until long after the first claim")
         shown = rig.world.sqs.receive_message(QueueUrl=rig.world.queue_url(QUEUE), WaitTimeSeconds=0)
-        return note(payload) if not shown.get("Messages") else "it was shown"
+        return note(document) if not shown.get("Messages") else "it was shown"
 
     assert counts(consume(rig, handler, 1)) == {"completed": 1}
     assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)]
@@ -348,7 +386,7 @@ def replace(rig: Rig) -> None:
 
 def test_a_job_that_is_lost_is_neither_completed_nor_dropped(rig: Rig) -> None:
     send(rig, "a")
-    assert counts(consume(rig, lambda payload: replace(rig), 1)) == {"lost": 1}
+    assert counts(consume(rig, lambda document: replace(rig), 1)) == {"lost": 1}
     assert receipt_rows(rig)[0][0] == "superseded"
     assert rig.world.message_count(QUEUE) == 1
 
@@ -387,8 +425,8 @@ def bank(rig: Rig) -> Callable[[Any, Connection], Any]:
     """A handler whose effect is a row in the ledger's own database."""
     rig.tell("CREATE TABLE granted (key text)")
 
-    def handler(payload: Any, connection: Connection) -> Any:
-        connection.execute("INSERT INTO granted VALUES (%s)", (payload["idempotency_key"],))
+    def handler(document: Any, connection: Connection) -> Any:
+        connection.execute("INSERT INTO granted VALUES (%s)", (document["idempotency_key"],))
 
     return handler
 
@@ -410,8 +448,8 @@ def test_what_fails_leaves_no_effect(rig: Rig, bank: Any, what: str) -> None:
     body = body_of(rig)
     put_back(rig, body)
 
-    def handler(payload: Any, connection: Connection) -> Any:
-        bank(payload, connection)
+    def handler(document: Any, connection: Connection) -> Any:
+        bank(document, connection)
         match what:
             case "raises":
                 raise ValueError("after the effect")
