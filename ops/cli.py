@@ -1,6 +1,5 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
-import _thread
 import os
 import signal
 import sys
@@ -101,7 +100,7 @@ def demo(
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
-    if cancellation.asked.is_set():
+    if cancellation.is_asked:
         _say_error(str(CancelledError(cancellation.signal_number)))
         _exit(128 + cancellation.signal_number)
     _exit(_worst(map(views.run_exit_code, story.reports)))
@@ -423,16 +422,12 @@ def _cancellable(at_once: Callable[[], None] = lambda: None) -> Iterator[Cancell
         at_once: what the second one still does.
     """
     cancellation = Cancellation()
-    asked = False
 
     def ask(number: int, _frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        if cancellation.is_asked:
             at_once()
             os._exit(128 + number)
-        asked = True
-        # Not here: the signal may have come in the middle of a wait for the request, which holds the lock it needs.
-        _thread.start_new_thread(cancellation.ask, (number,))
+        cancellation.ask(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
