@@ -1,5 +1,6 @@
 """What one run works with: its window, its rules, its partners, and its books."""
 
+import _thread
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,19 +18,27 @@ from ledger.store import Store
 
 @dataclass
 class Cancellation:
-    """A request to stop, made by a signal and looked at between steps."""
+    """A request to stop, made by a signal and looked at between steps.
+
+    Attributes:
+        is_asked: whether it was made.
+        asked: for those who wait; set a moment after `is_asked`.
+    """
 
     asked: threading.Event = field(default_factory=threading.Event)
+    is_asked: bool = False
     signal_number: int = 15
 
     def ask(self, signal_number: int) -> None:
-        """Ask for the end of the step in hand, and no further one."""
+        """Ask for the end of the step in hand, and no further one; safe inside a signal handler."""
         self.signal_number = signal_number
-        self.asked.set()
+        self.is_asked = True
+        # In a thread: the signal may have come in the middle of a wait, which holds the lock that is needed to set it.
+        _thread.start_new_thread(self.asked.set, ())
 
     def check(self) -> None:
         """Raise CancelledError when the end was asked for."""
-        if self.asked.is_set():
+        if self.is_asked:
             raise CancelledError(self.signal_number)
 
 

@@ -102,7 +102,7 @@ def demo(
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
-    if cancellation.asked.is_set():
+    if cancellation.is_asked:
         _say_error(str(CancelledError(cancellation.signal_number)))
         _exit(128 + cancellation.signal_number)
     _exit(_worst(map(views.run_exit_code, story.reports)))

@@ -62,7 +62,7 @@ def run(settings: Settings, cancellation: Cancellation, console: Console) -> Sum
 
 def wait_for_end(cancellation: Cancellation) -> None:
     """Wait until a signal asks for the end."""
-    while not cancellation.asked.is_set():
+    while not cancellation.is_asked:
         clock.wait_s(_LOOK_S, cancellation.asked)
 
 
@@ -153,13 +153,13 @@ class _Job:
         """Do it once, with connections of its own; whatever goes wrong, the next time it is done again."""
         if self.name == "reconcile":
             self._wait_for_the_first_dispatch()
-        if not self.cancellation.asked.is_set():
+        if not self.cancellation.is_asked:
             self._do()
         if self.name == "dispatch":
             self.dispatched.set()
 
     def _wait_for_the_first_dispatch(self) -> None:
-        while not (self.dispatched.is_set() or self.cancellation.asked.is_set()):
+        while not (self.dispatched.is_set() or self.cancellation.is_asked):
             clock.wait_s(_LOOK_S, self.dispatched)
 
     def _do(self) -> None:
