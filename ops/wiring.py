@@ -1,18 +1,23 @@
-"""The composition root: from settings to a ledger, an AWS endpoint, and a dispatcher that holds both."""
+"""The composition root: from settings to a ledger, an AWS endpoint, and a dispatcher that holds both.
+
+What takes long to import is imported by the function that needs it: most commands look at the ledger only.
+"""
 
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from dispatch.aws.embedded import embedded_aws
-from dispatch.dispatcher import Dispatcher, connect_partners
 from dispatch.run import Cancellation
 from ledger import schema
 from ledger.embedded import embedded_postgres
 from ledger.facts import RunCounts
 from ledger.settings import Settings
 from ledger.store import Store
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import Dispatcher
 
 EMBEDDED = "embedded"
 
@@ -48,6 +53,8 @@ def ledger(settings: Settings) -> Iterator[Store]:
 def aws_endpoint(settings: Settings) -> Iterator[str | None]:
     """Yield the endpoint of all AWS services, None for AWS itself; the emulator is started when it is embedded."""
     if settings.aws.endpoint_url == EMBEDDED:
+        from dispatch.aws.embedded import embedded_aws
+
         with embedded_aws(settings.state_dir) as url:
             yield url
     else:
@@ -57,13 +64,15 @@ def aws_endpoint(settings: Settings) -> Iterator[str | None]:
 @contextmanager
 def dispatcher(
     settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
-) -> Iterator[Dispatcher]:
+) -> "Iterator[Dispatcher]":
     """Yield a dispatcher whose table, index, bucket and queues have been found, and whose ledger is ready.
 
     Raises:
         InputError: when one of them is missing or does not fit; the ledger has not been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
+    from dispatch.dispatcher import Dispatcher, connect_partners
+
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
