@@ -4,16 +4,19 @@ import _thread
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dispatch.aws.objects import S3Objects
-from dispatch.aws.queues import Queue, SqsQueues
-from dispatch.aws.source import DynamoSource
 from dispatch.items import Item, record_id
 from dispatch.judging import Left, Rules, Verdict, judge
 from ledger.errors import CancelledError
 from ledger.facts import BadRecord, Destination, Flow, RunCounts
 from ledger.leases import LeaseKeeper, Tenure
 from ledger.store import Store
+
+if TYPE_CHECKING:  # the AWS SDK takes its time, and a command that only asks to be cancellable does not need it
+    from dispatch.aws.objects import S3Objects
+    from dispatch.aws.queues import Queue, SqsQueues
+    from dispatch.aws.source import DynamoSource
 
 
 @dataclass
@@ -56,15 +59,15 @@ class Run:
     store: Store
     tenure: Tenure
     keeper: LeaseKeeper
-    source: DynamoSource
-    objects: S3Objects
-    sqs: SqsQueues
+    source: "DynamoSource"
+    objects: "S3Objects"
+    sqs: "SqsQueues"
     rules: Rules
     flow: Flow
     page_size: int
     verify_due: bool
     destinations: Mapping[str, Destination]
-    queues: dict[str, Queue]
+    queues: "dict[str, Queue]"
     cancellation: Cancellation
     on_progress: Callable[[RunCounts], None]
     counts: RunCounts = field(default_factory=RunCounts)
@@ -89,7 +92,7 @@ class Run:
         """Show how far the run has come."""
         self.on_progress(self.counts)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> "Queue":
         """Return a queue by the name that a destination uses; also one that the settings no longer name."""
         if name not in self.queues:
             self.queues[name] = self.sqs.resolve(name)

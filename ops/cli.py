@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 from uuid import UUID
 
 import typer
@@ -14,22 +14,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.exceptions import TyperException
 
-from dispatch.dispatcher import RunReport, run_document
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
-from ops import consume_cli, logs, redo_cli, report_cli, schedule, service_cli, show_record, views, wiring
-from ops import demo as demonstration
-from ops import up as embedded
+from ops import consume_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
 from ops.context import CONTEXT, show_traceback
 from ops.context import say_error as _say_error
 from ops.signals import cancellable
-from reconcile.adopt import adopt_objects, adoption_document
-from reconcile.reconciler import Reconciler, Report, report_document, require_ended, windows_to_rescan
-from reconcile.rescan import Options
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import RunReport
+    from reconcile.reconciler import Report
 
 _TASK_BYTES_MAX = 1024 * 1024
 _WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
@@ -98,6 +96,8 @@ def demo(
     key: Annotated[str, typer.Option(help="The attribute of FILE that names a record.")] = "Id",
 ) -> None:
     """Run the main job on an emulated AWS and a real PostgreSQL of its own, from start to report."""
+    from ops import demo as demonstration
+
     with cancellable() as cancellation:
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
@@ -166,6 +166,9 @@ def reconcile(
     ] = False,
 ) -> None:
     """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
+    from reconcile.reconciler import Reconciler, require_ended, windows_to_rescan
+    from reconcile.rescan import Options
+
     with cancellable() as cancellation:
         chosen = [parse_window(one) for one in dict.fromkeys(window or [])]
         back = None if lookback is None else _lookback(lookback)
@@ -184,6 +187,8 @@ def reconcile(
 @app.command(epilog="Example: dispatch-ledger scheduler")
 def scheduler() -> None:
     """Dispatch what is owed and reconcile, each on its cron line (UTC), until ended by Ctrl-C or SIGTERM."""
+    from ops import schedule
+
     settings = CONTEXT.settings()
     with cancellable() as cancellation:
         summary = schedule.run(settings, cancellation, CONTEXT.console)
@@ -199,6 +204,8 @@ def up(
     ] = False,
 ) -> None:
     """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, scheduled jobs."""
+    from ops import up as embedded
+
     with (
         embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
         cancellable(lambda: embedded.end_at_once(scene)) as cancellation,
@@ -229,7 +236,9 @@ def _check_reconcile(
         raise InputError("--release-hold needs the window to release: --window START")
 
 
-def _report_reconcile(report: Report, *, explicit: bool) -> None:
+def _report_reconcile(report: "Report", *, explicit: bool) -> None:
+    from reconcile.reconciler import report_document
+
     if CONTEXT.json:
         CONTEXT.print_json(report_document(report))
     else:
@@ -248,6 +257,8 @@ def recover(
     ] = False,
 ) -> None:
     """Adopt stored objects into a lost ledger, as entries whose send is unknown; their windows are held for you."""
+    from reconcile.adopt import adopt_objects, adoption_document
+
     if not from_objects:
         raise InputError("say what to recover from: --from-objects")
     settings = CONTEXT.settings()
@@ -294,7 +305,9 @@ def _read_task(path: str) -> bytes:
     return raw
 
 
-def _report(reports: list[RunReport], *, due: bool) -> None:
+def _report(reports: "list[RunReport]", *, due: bool) -> None:
+    from dispatch.dispatcher import run_document
+
     if CONTEXT.json:
         documents = [run_document(report) for report in reports]
         CONTEXT.print_json({"runs": documents} if due else documents[0])

@@ -1,7 +1,7 @@
 """The commands of a controlled redo: plan, look, apply."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,9 @@ from ledger.store import Store
 from ops import views, wiring
 from ops.context import CONTEXT, say_error, show_traceback, user_name
 from ops.signals import cancellable
-from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
+
+if TYPE_CHECKING:
+    from reconcile.redo import Applied
 
 _SHOWN_MAX = 200
 
@@ -54,6 +56,8 @@ def plan(
     ] = False,
 ) -> None:
     """Look at what would be sent again, and keep it as a plan; nothing is sent."""
+    from reconcile.redo import make_plan, scope_of_group
+
     chosen, note = parse_window(window), parse_note(user_name() if by is None else by, reason)
     settings = CONTEXT.settings()
     scope = Scope(
@@ -102,6 +106,8 @@ def cancel(plan_id: PlanId) -> None:
 @redo_app.command("apply", epilog="Example: dispatch-ledger redo apply 01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f51")
 def apply(plan_id: PlanId) -> None:
     """Send what a plan says, once however often you call it, and reconcile its window; a repeat finishes what died."""
+    from reconcile.redo import apply_plan
+
     chosen, settings = parse_plan_id(plan_id), CONTEXT.settings()
     with (
         cancellable() as cancellation,
@@ -118,7 +124,7 @@ def apply(plan_id: PlanId) -> None:
     raise typer.Exit(_exit_code(applied))
 
 
-def _exit_code(applied: Applied) -> int:
+def _exit_code(applied: "Applied") -> int:
     if applied.error is not None:
         return views.error_exit_code(applied.error)
     return 3 if applied.open_findings else 0

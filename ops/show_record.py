@@ -1,19 +1,21 @@
 """`show record`: why a record was dispatched, or why not, in one screen."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
-from dispatch.explaining import Answer, explain
-from dispatch.lookup import Sighting, look_up, not_asked
 from ledger.documents import Document
 from ledger.errors import DispatchLedgerError
 from ledger.history import record_history
 from ledger.settings import Settings
 from ops import views, wiring
 from ops.context import CONTEXT
+
+if TYPE_CHECKING:
+    from dispatch.explaining import Answer
+    from dispatch.lookup import Sighting
 
 _CELL_CHARS_MAX = 200
 
@@ -41,6 +43,8 @@ def record_document(settings: Settings, record_id: str) -> Document:
     Raises:
         UnavailableError: when the ledger does not answer.
     """
+    from dispatch.explaining import explain
+
     seen = _ask_source(settings, record_id)
     with wiring.ledger(settings) as store:
         story, facts = record_history(store, settings.pipeline, seen.record_id, seen.windows, seen.group_digest)
@@ -49,7 +53,9 @@ def record_document(settings: Settings, record_id: str) -> Document:
     return {**head, "answer": answer.sentence, "reason": answer.reason, "source": _source(seen, answer), **story}
 
 
-def _ask_source(settings: Settings, record_id: str) -> Sighting:
+def _ask_source(settings: Settings, record_id: str) -> "Sighting":
+    from dispatch.lookup import look_up, not_asked
+
     try:
         with wiring.aws_endpoint(settings) as endpoint:
             return look_up(settings, endpoint, record_id)
@@ -57,7 +63,7 @@ def _ask_source(settings: Settings, record_id: str) -> Sighting:
         return not_asked(record_id, error)
 
 
-def _source(seen: Sighting, answer: Answer) -> Document:
+def _source(seen: "Sighting", answer: "Answer") -> Document:
     return {
         "found": seen.found,
         "verdict": seen.verdict,

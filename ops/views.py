@@ -1,17 +1,19 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.dispatcher import RunReport
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
-from reconcile.adopt import Adopted
-from reconcile.reconciler import Report, WindowReport
+
+if TYPE_CHECKING:  # to look at a report takes nothing of what made it
+    from dispatch.dispatcher import RunReport
+    from reconcile.adopt import Adopted
+    from reconcile.reconciler import Report, WindowReport
 
 _COUNTS = {
     "evaluated": "returned by the index",
@@ -59,14 +61,14 @@ def plain_text(value: object) -> str:
     )
 
 
-def run_exit_code(report: RunReport) -> int:
+def run_exit_code(report: "RunReport") -> int:
     """Return the exit code that a run's outcome stands for."""
     if report.error is not None:
         return error_exit_code(report.error)
     return 3 if report.open_findings else 0
 
 
-def show_run(console: Console, report: RunReport) -> None:
+def show_run(console: Console, report: "RunReport") -> None:
     """Print what a run did."""
     title = Text.assemble("window ", (report.window.name, "bold"), " · ", report.flow, " · ", styled(report.outcome))
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
@@ -83,7 +85,7 @@ def show_run(console: Console, report: RunReport) -> None:
     console.print(table)
 
 
-def show_runs(console: Console, reports: Iterable[RunReport]) -> None:
+def show_runs(console: Console, reports: "Iterable[RunReport]") -> None:
     """Print one line a run."""
     table = Table(box=None, padding=(0, 1))
     table.add_column("window", no_wrap=True)
@@ -162,7 +164,7 @@ def error_exit_code(error: DispatchLedgerError) -> int:
     return 1 if isinstance(error, InputError) else error.exit_code
 
 
-def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
+def reconcile_exit_code(report: "WindowReport", *, explicit: bool) -> int:
     """Return the exit code that the reconcile of one window stands for.
 
     Args:
@@ -175,7 +177,7 @@ def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
     return 3 if any(one["state"] == "open" for one in report.findings) else 0
 
 
-def show_reconcile(console: Console, report: Report) -> None:
+def show_reconcile(console: Console, report: "Report") -> None:
     """Show what a reconcile found, window by window."""
     rows = [
         {
@@ -196,7 +198,7 @@ def show_reconcile(console: Console, report: Report) -> None:
     show_rows(console, "findings", found, shown | {"detail": "detail"})
 
 
-def show_adopted(console: Console, adopted: list[Adopted]) -> None:
+def show_adopted(console: Console, adopted: "list[Adopted]") -> None:
     """Show what was taken over from the object store, window by window, and what could not be."""
     if not adopted:
         console.print("No object of this pipeline was found.")

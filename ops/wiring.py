@@ -1,16 +1,16 @@
-"""The composition root: from settings to a ledger, an AWS endpoint, and a dispatcher that holds both."""
+"""The composition root: from settings to a ledger, an AWS endpoint, and a dispatcher that holds both.
+
+What takes long to import is imported by the function that needs it: most commands look at the ledger only.
+"""
 
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dispatch.aws.control import ControlQueues
-from dispatch.aws.embedded import embedded_aws
-from dispatch.aws.session import Session
-from dispatch.dispatcher import Dispatcher, connect_partners
 from dispatch.run import Cancellation
 from ledger import schema
 from ledger.embedded import embedded_postgres
@@ -18,6 +18,10 @@ from ledger.errors import InputError
 from ledger.facts import RunCounts
 from ledger.settings import Settings
 from ledger.store import Store
+
+if TYPE_CHECKING:
+    from dispatch.aws.control import ControlQueues
+    from dispatch.dispatcher import Dispatcher
 
 EMBEDDED = "embedded"
 _EMULATED_MARK = "emulated"  # a file in the state folder: its ledger holds windows of the emulated AWS
@@ -58,6 +62,8 @@ def ledger(settings: Settings) -> Iterator[Store]:
 def aws_endpoint(settings: Settings) -> Iterator[str | None]:
     """Yield the endpoint of all AWS services, None for AWS itself; the emulator is started when it is embedded."""
     if settings.aws.endpoint_url == EMBEDDED:
+        from dispatch.aws.embedded import embedded_aws
+
         with embedded_aws(settings.state_dir) as url:
             yield url
     else:
@@ -67,7 +73,7 @@ def aws_endpoint(settings: Settings) -> Iterator[str | None]:
 @contextmanager
 def dispatcher(
     settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
-) -> Iterator[Dispatcher]:
+) -> "Iterator[Dispatcher]":
     """Yield a dispatcher whose table, index, bucket and queues have been found, and whose ledger is ready.
 
     Raises:
@@ -75,6 +81,8 @@ def dispatcher(
             AWS while these settings name another; the ledger has not been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
+    from dispatch.dispatcher import Dispatcher, connect_partners
+
     _keep_apart(settings)
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
@@ -106,11 +114,14 @@ def holder() -> str:
     return f"{socket.gethostname()}, process {os.getpid()}"
 
 
-def control_queues(settings: Settings, endpoint: str | None) -> ControlQueues:
+def control_queues(settings: Settings, endpoint: str | None) -> "ControlQueues":
     """Return the client of the queues that carry the ids of long-running jobs.
 
     Raises:
         InputError: when no region or no credentials are known.
     """
+    from dispatch.aws.control import ControlQueues
+    from dispatch.aws.session import Session
+
     session = Session(endpoint, settings.aws.region, embedded=settings.aws.endpoint_url == EMBEDDED)
     return ControlQueues(session, send=_SEND, wait=_POLL)
