@@ -32,6 +32,16 @@ def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
     return kind != "table" or name in _OURS
 
 
+def table_names() -> set[str]:
+    """Return the names of the ledger's tables."""
+    return {str(name) for name in _OURS}
+
+
+def is_known(revision: str) -> bool:
+    """Say whether a revision is in this version's history."""
+    return any(one.revision == revision for one in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
 def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", "ledger:migrations")
