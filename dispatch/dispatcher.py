@@ -17,11 +17,11 @@ from dispatch.aws.source import DynamoSource
 from dispatch.emit import emit, emit_streamed, recover
 from dispatch.feeders import Streamed, feed
 from dispatch.judging import Rules, rules_of
-from dispatch.payload import message_overhead_bytes
+from dispatch.payload import overhead_bytes
 from dispatch.run import Cancellation, Run
 from ledger import clock, findings, outbox, runs
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
-from ledger.facts import Cause, Destination, Entry, RunCounts, RunOutcome
+from ledger.facts import Cause, Destination, RunCounts, RunOutcome
 from ledger.ids import new_id
 from ledger.instants import Window, format_time
 from ledger.keys import window_prefix
@@ -243,26 +243,11 @@ class Dispatcher:
     def rules(self, window: Window) -> Rules:
         """Return what a record of this window is judged by."""
         room = {
-            one.route: self.partners.queues[one.queue].message_bytes_max - self._overhead_bytes(window, one)
+            one.route: self.partners.queues[one.queue].message_bytes_max
+            - overhead_bytes(self.settings.pipeline, window, one)
             for one in self._destinations()
         }
         return rules_of(self.settings.source, self.partners.source.schema, window, room)
-
-    def _overhead_bytes(self, window: Window, destination: Destination) -> int:
-        digest = bytes(32)
-        sample = Entry(
-            id=UUID(int=0),
-            pipeline=self.settings.pipeline,
-            window=window,
-            group_digest=digest[:16],
-            content_hash=digest,
-            idempotency_key=digest,
-            generation=0,
-            records_n=1,
-            group_json=b"{}",
-            destination=destination,
-        )
-        return message_overhead_bytes(sample)
 
     def _end(self, started: runs.Started, counts: RunCounts, outcome: RunOutcome, error: str) -> None:
         with suppress(DispatchLedgerError):  # the database may be what failed; the next run ends this one then

@@ -5,6 +5,7 @@ from typing import Any
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -28,6 +29,16 @@ _UPGRADE_LOCK = 0x6C656467_6572
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
     """Say whether autogenerate should look at this object; a shared database may hold tables of others."""
     return kind != "table" or name in _OURS
+
+
+def table_names() -> set[str]:
+    """Return the names of the ledger's tables."""
+    return {str(name) for name in _OURS}
+
+
+def is_known(revision: str) -> bool:
+    """Say whether a revision is in this version's history."""
+    return any(one.revision == revision for one in ScriptDirectory.from_config(config()).walk_revisions())
 
 
 def config() -> Config:

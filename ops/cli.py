@@ -20,7 +20,7 @@ from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
-from ops import consume_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
+from ops import consume_cli, doctor_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
 from ops.context import CONTEXT, show_traceback
 from ops.context import say_error as _say_error
 from ops.signals import cancellable
@@ -52,6 +52,7 @@ report_cli.add_to(app)
 show_record.add_to(show_app)
 consume_cli.add_to(app)
 service_cli.add_to(app)
+doctor_cli.add_to(app)
 
 
 @app.callback()

@@ -1,5 +1,6 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ledger.checks import Check
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
 
 if TYPE_CHECKING:  # to look at a report takes nothing of what made it
@@ -44,13 +46,16 @@ _STATE_STYLE = {
     "incomplete": "yellow",
     "pending": "yellow",
     "sending": "yellow",
+    "ok": "green",
+    "warning": "yellow",
+    "skipped": "dim",
 }
 
 
 def styled(state: object) -> Text:
     """Return a state in its colour."""
     text = str(state)
-    return Text(text, style=_STATE_STYLE.get(text, ""))
+    return Text(text, style=_STATE_STYLE.get(text.rstrip(), ""))
 
 
 def plain_text(value: object) -> str:
@@ -196,6 +201,21 @@ def show_reconcile(console: Console, report: "Report") -> None:
     found = [one for window in report.windows for one in window.findings]
     shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state", "repair": "repair"}
     show_rows(console, "findings", found, shown | {"detail": "detail"})
+
+
+def show_checks(console: Console, checks: Collection[Check]) -> None:
+    """Print one line a check, however long, so that it can be searched and copied; and how many are in which state."""
+    for one in checks:
+        line = Text.assemble(styled(f"{one.state:<8}"), f"{one.name:<18}")
+        subject, detail = plain_text(one.subject), plain_text(one.detail)
+        line.append(f"{subject}: {detail}" if subject else detail)
+        if one.mend:
+            line.append(f". To mend it: {plain_text(one.mend)}", style="bold")
+        console.print(line, soft_wrap=True)
+    states: Counter[str] = Counter(one.state for one in checks)
+    words = {"failed": "failed", "warning": "warnings", "skipped": "skipped"}
+    told = ", ".join(f"{states[state]} {word}" for state, word in words.items() if states[state])
+    console.print(f"{len(checks)} checks: {told or 'all is well'}.")
 
 
 def show_adopted(console: Console, adopted: "list[Adopted]") -> None:
