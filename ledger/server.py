@@ -5,10 +5,9 @@ from typing import LiteralString
 
 import msgspec
 import psycopg
-from sqlalchemy.engine import make_url
 
 from ledger import clock, upgrading
-from ledger.store import Connection, Store, sql, translate
+from ledger.store import Connection, Store, connect_arguments, sql, translate
 
 # A question that takes longer than this is not answered: https://www.postgresql.org/docs/current/runtime-config-client.html
 _LIMITS: LiteralString = "SET statement_timeout = '5s'; SET lock_timeout = '5s'"
@@ -97,6 +96,6 @@ def _missing_rights(connection: Connection) -> dict[str, list[str]]:
 
 def address_of(url: str) -> str:
     """Return which database a URL names, without user, password and options."""
-    named = make_url(url)
-    host = named.host or str(named.query.get("host", "")) or "the driver's default host"
-    return f"{host}{f':{named.port}' if named.port else ''}/{named.database or ''}"
+    named = connect_arguments(url)
+    port = f":{named['port']}" if named.get("port") else ""
+    return f"{named.get('host') or 'the host that the driver takes by default'}{port}/{named.get('dbname', '')}"

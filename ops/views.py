@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ledger.checks import Check
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
 
 if TYPE_CHECKING:  # to look at a report takes nothing of what made it
     from dispatch.dispatcher import RunReport
+    from ledger.checks import Check
     from reconcile.adopt import Adopted
     from reconcile.reconciler import Report, WindowReport
 
@@ -203,7 +203,7 @@ def show_reconcile(console: Console, report: "Report") -> None:
     show_rows(console, "findings", found, shown | {"detail": "detail"})
 
 
-def show_checks(console: Console, checks: Collection[Check]) -> None:
+def show_checks(console: Console, checks: "Collection[Check]") -> None:
     """Print one line a check, however long, so that it can be searched and copied; and how many are in which state."""
     for one in checks:
         line = Text.assemble(styled(f"{one.state:<8}"), f"{one.name:<18}")
