@@ -79,7 +79,7 @@ def connect_arguments(url: str) -> dict[str, Any]:
     login = {name: unquote(parts[name]) for name in ("user", "password") if parts[name]}
     options = dict(parse_qsl(parts["options"] or ""))
     try:
-        return conninfo_to_dict(f"postgresql://{parts['server']}", **login, **options)
+        return conninfo_to_dict(f"postgresql://{parts['server']}", **{**options, **login})
     except psycopg.ProgrammingError as error:
         raise InputError(f"the ledger's URL cannot be read: {reason_of(error)}; mend ledger.database_url") from None
 
