@@ -23,6 +23,10 @@ class InputError(DispatchLedgerError):
     exit_code = 2
 
 
+class MissingError(InputError):
+    """What the configuration names does not exist. Exit 2."""
+
+
 class NotFoundError(DispatchLedgerError):
     """There is no such thing in the ledger of this pipeline. Exit 1."""
 

@@ -1,6 +1,8 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
+import getpass
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,3 +58,17 @@ def say_error(message: str) -> None:
     with suppress(OSError):  # nobody can read it then
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.stderr.flush()
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print where an error comes from, when `--debug` asks for it."""
+    if CONTEXT.debug:
+        traceback.print_exception(error)
+
+
+def user_name() -> str:
+    """Return who runs this, by the name that the machine knows."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"

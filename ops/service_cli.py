@@ -21,7 +21,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 for any that is free.")] = 8000,
 ) -> None:
     """Answer HTTP requests, until ended by Ctrl-C or SIGTERM. The API is described at /api/v1/openapi.json."""
-    from ops.api import server  # noqa: PLC0415 - what only this command needs
+    from ops.api import server
 
     settings = CONTEXT.settings()
     with cancellable() as cancellation:
@@ -44,7 +44,7 @@ def worker(
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Jobs at the same time, from each queue.")] = 1,
 ) -> None:
     """Do the long-running jobs that were asked for over HTTP, until ended by Ctrl-C or SIGTERM."""
-    from ops.jobs import worker as workers  # noqa: PLC0415 - what only this command needs
+    from ops.jobs import worker as workers
 
     settings = CONTEXT.settings()
     with cancellable() as cancellation:

@@ -14,7 +14,7 @@ from obstore.store import S3Store
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
-from ledger.errors import CorruptError, InputError
+from ledger.errors import CorruptError, MissingError
 from ledger.facts import StoredObject
 
 _UPLOADS_AT_ONCE = 32
@@ -65,16 +65,7 @@ class S3Objects:
 
     def _region_of(self, bucket: str) -> str:
         """Find the region of a bucket, which may be another than ours: also one that the settings no longer name."""
-        with translated(f"S3 bucket {bucket}"):
-            try:
-                answer = self._client.head_bucket(Bucket=bucket)
-            except ClientError as error:
-                if code_of(error) in {"404", "NoSuchBucket"}:
-                    raise InputError(
-                        f"S3 bucket {bucket!r} does not exist; create it, or mend objects.bucket"
-                    ) from error
-                raise
-        return str(answer.get("BucketRegion") or self._session.region)
+        return find_bucket(self._client, bucket) or self._session.region
 
     def _store(self, bucket: str) -> S3Store:
         if bucket not in self._stores:
@@ -208,6 +199,26 @@ class S3Objects:
         """Remove an object; one that is gone already is no error."""
         with translated(f"removing an object from bucket {bucket}"):
             self._client.delete_object(Bucket=bucket, Key=key)
+
+
+def find_bucket(client: Any, bucket: str) -> str | None:
+    """Return the region of a bucket, None when it is not told.
+
+    Args:
+        client: a botocore client for S3.
+
+    Raises:
+        InputError: when the bucket does not exist, or may not be used.
+        UnavailableError: when S3 does not answer.
+    """
+    with translated(f"S3 bucket {bucket}"):
+        try:
+            answer = client.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            if code_of(error) in {"404", "NoSuchBucket"}:
+                raise MissingError(f"S3 bucket {bucket!r} does not exist; create it, or mend objects.bucket") from error
+            raise
+    return answer.get("BucketRegion") or None
 
 
 def _is_folder(one: dict[str, str]) -> bool:

@@ -19,6 +19,14 @@ _CONNECT_S = 5
 _READ_S = 20
 _POOL_MAX = 64
 _EMBEDDED_REGION = "us-east-1"
+# For what credentials are fetched with, such as AssumeRole; every client of ours says its own.
+_BEHIND_CREDENTIALS = Config(
+    connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"mode": "standard", "total_max_attempts": 2}
+)
+
+
+class NoRegionError(InputError):
+    """No region is known."""
 
 
 class _Page(msgspec.Struct):
@@ -123,8 +131,12 @@ class Session:
         region: None for the default chain.
         embedded: for the emulator that the product runs: made-up credentials, and a region if none is set.
 
+    Attributes:
+        region: where the services are asked.
+        credentials_from: which part of the default chain has them, in botocore's words.
+
     Raises:
-        InputError: when no region is known, or no credentials are found.
+        InputError: when no region is known (`NoRegionError`), or no credentials are found.
     """
 
     def __init__(self, endpoint_url: str | None, region: str | None, *, embedded: bool = False) -> None:
@@ -132,14 +144,16 @@ class Session:
         with translated("AWS"):
             core = botocore.session.get_session()
             core.register_component("response_parser_factory", _FastParserFactory())
+            core.set_default_client_config(_BEHIND_CREDENTIALS)
             if embedded:
                 core.set_credentials("embedded", "embedded")
                 region = region or core.get_config_variable("region") or _EMBEDDED_REGION
             self.boto = boto3.Session(botocore_session=core, region_name=region)
             credentials = self.boto.get_credentials()
+        self.credentials_from: str = getattr(credentials, "method", "") or "unknown"
         self.region: str = self.boto.region_name or ""
         if not self.region:
-            raise InputError("AWS: no region is known; set aws.region or AWS_REGION")
+            raise NoRegionError("AWS: no region is known; set aws.region or AWS_REGION")
         if credentials is None:
             raise InputError(
                 "AWS: no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
@@ -150,7 +164,7 @@ class Session:
         """Make a client.
 
         Args:
-            service: `dynamodb`, `s3` or `sqs`.
+            service: `dynamodb`, `s3`, `sqs` or `sts`.
             tries: how often one call is tried in all; 1 switches the SDK's own retries off.
             read: how long one try waits for its answer.
         """

@@ -8,25 +8,29 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 
 from dispatch.aws.objects import Upload
-from dispatch.dispatcher import Dispatcher
+from dispatch.dispatcher import Dispatcher, run_document
 from ledger import jobs, reports
-from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError, UnavailableError
+from ledger.acknowledging import parse_note
+from ledger.errors import BusyError, CancelledError, DispatchLedgerError, UnavailableError
 from ledger.facts import RunCounts
 from ledger.ids import new_id
-from ledger.instants import Window
+from ledger.instants import Window, parse_window
 from ledger.jobs import Held, Job
+from ledger.plans import Scope, plan_document
 from ledger.reports import REPORTED_KINDS, FindingsReport, Wanted, WindowsReport
 from ledger.settings import parse_duration
 from ledger.spans import parse_bounds
-from ops import report_html, views
+from ops import report_html
 from ops import reports as shown
 from ops.context import encoded
-from ops.jobs.requests import PARAMS, DispatchParams, Params, ReconcileParams, ReportParams
+from ops.jobs.requests import PARAMS, DispatchParams, Params, ReconcileParams, RedoParams, ReportParams
 from reconcile.reconciler import Reconciler, Report, WindowReport, report_document, require_ended, windows_to_rescan
+from reconcile.redo import apply_plan, make_plan, scope_of_group
 from reconcile.rescan import Options
 
 # A larger result goes into the bucket, and the job says where.
@@ -119,7 +123,7 @@ def _dispatch(task: Task) -> Outcome:
     report = task.dispatcher.dispatch(window, "manual")
     task.progress.done = report.counts.evaluated
     task.progress.total = None if report.error else report.counts.evaluated
-    return Outcome(views.run_document(report), report.error)
+    return Outcome(run_document(report), report.error)
 
 
 def _dispatch_due(task: Task) -> Outcome:
@@ -128,12 +132,12 @@ def _dispatch_due(task: Task) -> Outcome:
     task.progress.done = len(kept)
     for report in task.dispatcher.dispatch_due("manual"):
         if report.error is None:
-            kept[report.window.name] = task.keep(report.window, views.run_document(report))
+            kept[report.window.name] = task.keep(report.window, run_document(report))
             task.progress.done += 1
         else:
             left.append(report)
     task.progress.total = task.progress.done + len(left)
-    documents = [*map(msgspec.Raw, kept.values()), *map(views.run_document, left)]
+    documents = [*map(msgspec.Raw, kept.values()), *map(run_document, left)]
     return Outcome({"runs": documents}, first_of(report.error for report in left))
 
 
@@ -235,8 +239,25 @@ def result_of(task: Task, document: object) -> bytes:
     return encoded(plain | store_result(task, raw, "json"))
 
 
-def _redo(_task: Task) -> Outcome:
-    raise InputError("redo is not in this version")
+def _redo(task: Task) -> Outcome:
+    """Make a plan, under the job's own id so that a repeat finds it, or apply one."""
+    params, dispatcher = cast("RedoParams", task.params), task.dispatcher
+    who = task.job.created_by
+    if params.plan is None:
+        applied = apply_plan(dispatcher, UUID(str(params.apply)), params.by or who)
+        return Outcome(applied.document, applied.error)
+    wanted, group_by = params.plan, dispatcher.settings.source.group_by
+    scope = Scope(
+        groups=tuple(
+            scope_of_group(one if isinstance(one, str) else json.dumps(one), group_by) for one in wanted.group
+        ),
+        records=tuple(wanted.record),
+        include_not_due=wanted.include_not_due,
+        include_worked=wanted.include_worked,
+    )
+    note = parse_note(wanted.by or who, wanted.reason)
+    plan = make_plan(dispatcher, parse_window(wanted.window), scope, note, task.job.id)
+    return Outcome(plan_document(dispatcher.store, plan))
 
 
 KINDS: dict[str, Kind] = {
