@@ -116,7 +116,10 @@ def of_validation(error: RequestValidationError) -> Response:
     found = error.errors()
     if any(one["type"] == "json_invalid" for one in found):
         return problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {found[0]['ctx']['error']}")
-    wrong = [{"where": ".".join(map(str, one["loc"])), "reason": one["msg"]} for one in found[:_ERRORS_MAX]]
+    wrong = [
+        {"where": ".".join(map(str, one["loc"])), "reason": one["msg"].removeprefix("Value error, ")}
+        for one in found[:_ERRORS_MAX]
+    ]
     detail = f"{wrong[0]['where']}: {wrong[0]['reason']}"
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=wrong)
 

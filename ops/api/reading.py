@@ -4,19 +4,35 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Response
+from starlette.convertors import Convertor, register_url_convertor
 
 from ledger import history, reports
 from ledger.acknowledging import TEXT_MAX, acknowledge, parse_note
 from ledger.errors import NotFoundError
 from ledger.instants import parse_window
 from ledger.reports import FINDING_STATES, KINDS, Wanted
-from ledger.spans import parse_bounds
 from ops.api.access import Operator, Viewer
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
-from ops.jobs.requests import Strict, Text
+from ops.jobs.requests import TIME, Strict, Text, bounds_of
 from ops.show_record import ask_source, record_document
 
+
+class _Anything(Convertor[str]):
+    """A part of a path with any character in it, also slashes and line breaks: a record's key is any text."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Give it as it is."""
+        return value
+
+
+register_url_convertor("anything", _Anything())
 router = APIRouter()
 FINDINGS_MAX = 10_000
 _WINDOW = "2026-09-17T15:00:00Z"
@@ -59,14 +75,15 @@ def list_windows(
     _: Viewer,
     api: Shared,
     since: Annotated[
-        str | None, Query(alias="from", max_length=80, description="Windows that start at this instant or later.")
+        str | None,
+        Query(alias="from", max_length=80, description="Windows that start at this instant or later.", **TIME),
     ] = None,
     until: Annotated[
-        str | None, Query(alias="to", max_length=80, description="Windows that start before this instant.")
+        str | None, Query(alias="to", max_length=80, description="Windows that start before this instant.", **TIME)
     ] = None,
 ) -> Response:
     """Report the windows of a range, oldest first; of the last seven days by default."""
-    bounds = parse_bounds(since, until)
+    bounds = bounds_of(since, until)
     with api.store() as store:
         return answer(reports.report_windows(store, api.pipeline, bounds).document)
 
@@ -77,7 +94,7 @@ def list_windows(
     responses=shows({"window": _WINDOW, "end": "2026-09-17T16:00:00Z", "pipeline": "reward", **_STORY}) | may_answer(),
 )
 def show_window(
-    start: Annotated[str, Path(max_length=80, description="The window's start.", examples=[_WINDOW])],
+    start: Annotated[str, Path(max_length=80, description="The window's start.", examples=[_WINDOW], **TIME)],
     _: Viewer,
     api: Shared,
 ) -> Response:
@@ -103,7 +120,7 @@ def show_entry(entry_id: UUID, _: Viewer, api: Shared) -> Response:
 
 
 @router.get(
-    "/records/{record_id:path}",
+    "/records/{record_id:anything}",
     tags=["entries and records"],
     responses=shows(_RECORD) | may_answer(),
 )
@@ -124,7 +141,7 @@ def list_findings(
     api: Shared,
     state: Annotated[Literal["open", "repaired", "acknowledged", "closed", "all"], Query()] = "open",
     kind: Annotated[Kind | None, Query()] = None,
-    window: Annotated[str | None, Query(max_length=80, description="A window's start.")] = None,
+    window: Annotated[str | None, Query(max_length=80, description="A window's start.", **TIME)] = None,
     limit: Annotated[int, Query(ge=1, le=FINDINGS_MAX)] = 1000,
 ) -> Response:
     """List findings, newest first; open ones by default. `left_off` says how many more there are."""

@@ -20,7 +20,7 @@ from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.jobs import FollowUp, Lane, NewJob
 from ledger.reports import REPORTED_KINDS
 from ledger.settings import parse_duration
-from ledger.spans import parse_bounds
+from ledger.spans import Bounds, parse_bounds
 
 WINDOWS_MAX = 1000
 _CHAIN_MAX = 5
@@ -42,6 +42,18 @@ def _checked(parse: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def bounds_of(since: str | None, until: str | None) -> Bounds:
+    """Read the range that `from` and `to` name.
+
+    Raises:
+        InputError: when they name none.
+    """
+    try:
+        return parse_bounds(since, until)
+    except InputError as error:
+        raise InputError(str(error).replace("--from", "from").replace("--to", "to")) from None
+
+
 def _plain(text: str) -> str:
     """Refuse what no table can keep, and text that says nothing."""
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text) or not text.strip():
@@ -49,19 +61,26 @@ def _plain(text: str) -> str:
     return text.strip()
 
 
+# How the description of the API tells of an instant.
+TIME: dict[str, Any] = {"json_schema_extra": {"format": "date-time"}}
 WindowName = Annotated[
     str,
-    Field(max_length=80, description="A window's start, on the hour.", examples=["2026-09-17T15:00:00Z"]),
+    Field(max_length=80, description="A window's start, on the hour.", examples=["2026-09-17T15:00:00Z"], **TIME),
     _checked(parse_window),
 ]
 Instant = Annotated[
     str,
-    Field(max_length=80, description="RFC 3339 with a zone.", examples=["2026-09-17T16:01:10Z"]),
+    Field(max_length=80, description="RFC 3339 with a zone.", examples=["2026-09-17T16:01:10Z"], **TIME),
     _checked(window_of_execute_time),
 ]
 Lookback = Annotated[
     str,
-    Field(max_length=20, description="How far back, such as 6h.", examples=["6h"]),
+    Field(
+        max_length=20,
+        description="How far back, such as 6h.",
+        examples=["6h"],
+        json_schema_extra={"pattern": "^[0-9]{1,4}(ms|s|m|h|d)$"},
+    ),
     _checked(parse_duration),
 ]
 Text = Annotated[str, Field(max_length=TEXT_MAX), AfterValidator(_plain)]
@@ -129,16 +148,16 @@ class ReportParams(Strict):
     report: Literal["windows", "duplicates", "missed", "orphans", "findings"] = "windows"
     format: Literal["json", "csv", "html"] = "json"
     since: str | None = Field(
-        default=None, alias="from", max_length=80, description="Windows that start at this instant or later."
+        default=None, alias="from", max_length=80, description="Windows that start at this instant or later.", **TIME
     )
     until: str | None = Field(
-        default=None, alias="to", max_length=80, description="Windows that start before this instant."
+        default=None, alias="to", max_length=80, description="Windows that start before this instant.", **TIME
     )
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         try:
-            parse_bounds(self.since, self.until)
+            bounds_of(self.since, self.until)
         except InputError as error:
             raise ValueError(str(error)) from None
         assert self.report == "windows" or self.report in REPORTED_KINDS, "the names of the reports"

@@ -369,6 +369,7 @@ def test_the_same_documents_as_the_command_line(client: TestClient, planter: Pla
         f"{V1}/entries/{entry[0]}": history.entry_history(store, "reward", entry[0]),
         f"{V1}/records/edge": told_of("edge"),
         f"{V1}/records/%7B%22Id%22%3A%22a%2Fb%22%7D": told_of('{"Id":"a/b"}'),
+        f"{V1}/records/a%0Ab%00": told_of("a\nb\0"),
         f"{V1}/findings": reports.list_findings(store, "reward", None, everything).document,
     }
     for path, document in expected.items():
