@@ -489,7 +489,7 @@ def test_what_nobody_expected_tells_nothing_of_the_inside(client: TestClient, mo
         raise DispatchLedgerError("secret-123")
 
     for wrong in (fail, disagree):
-        monkeypatch.setattr(history, "record_history", wrong)
+        monkeypatch.setattr("ops.show_record.record_history", wrong)
         with capture_logs() as logs:
             answer = client.get(f"{V1}/records/member-17")
         assert "secret" not in json.dumps(check_problem(answer, 500))
