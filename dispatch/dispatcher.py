@@ -71,6 +71,7 @@ class RunReport:
 
     Attributes:
         open_findings: findings of the window that are open after the run.
+        dry_run: whether it says what a run would do, and there was none.
     """
 
     run_id: UUID
@@ -85,6 +86,7 @@ class RunReport:
     counts: RunCounts = field(default_factory=RunCounts)
     error: DispatchLedgerError | None = None
     open_findings: int = 0
+    dry_run: bool = False
 
 
 @dataclass
@@ -139,7 +141,7 @@ class Dispatcher:
         )
         try:
             self.cancellation.check()
-            started = runs.start_run(self.store, request)
+            started = self._start(request)
         except runs.NotOwedError:
             raise
         except DispatchLedgerError as error:
@@ -152,6 +154,9 @@ class Dispatcher:
             self._work(started, report)
             LOG.info("run ended", outcome=report.outcome, **msgspec.structs.asdict(report.counts))
         return report
+
+    def _start(self, request: runs.RunRequest) -> runs.Started:
+        return runs.start_run(self.store, request)
 
     def request(self, window: Window, cause: Cause) -> runs.RunRequest:
         """Return what a run of this window sets out to do, under this configuration."""

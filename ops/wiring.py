@@ -5,14 +5,21 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import structlog
+
 from dispatch.aws.embedded import embedded_aws
-from dispatch.dispatcher import Dispatcher, connect_partners
+from dispatch.dispatcher import Dispatcher, Partners, connect_partners
+from dispatch.dry_run import DryDispatcher, dry_partners
 from dispatch.run import Cancellation
 from ledger import schema
+from ledger.dry_run import DryStore
 from ledger.embedded import embedded_postgres
 from ledger.facts import RunCounts
 from ledger.settings import Settings
 from ledger.store import Store
+from reconcile.dry_run import DryReconciler
+from reconcile.reconciler import Reconciler
+from reconcile.rescan import Options
 
 EMBEDDED = "embedded"
 
@@ -64,8 +71,35 @@ def dispatcher(
         InputError: when one of them is missing or does not fit; the ledger has not been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
+    with _partners_and_ledger(settings) as (partners, store):
+        yield Dispatcher(settings, store, partners, cancellation, _holder(), on_progress)
+
+
+@contextmanager
+def dry_dispatcher(
+    settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
+) -> Iterator[DryDispatcher]:
+    """Yield a dispatcher that only says what it would do; errors are those of `dispatcher`."""
+    with _partners_and_ledger(settings) as (partners, store), DryStore(store.url, settings.pipeline) as dry:
+        readers = dry_partners(partners, dry)
+        with structlog.contextvars.bound_contextvars(dry_run=True):
+            yield DryDispatcher(settings, dry, readers, cancellation, _holder(), on_progress)
+
+
+def reconciler(dispatcher: Dispatcher, options: Options) -> Reconciler:
+    """Return a reconciler with a dispatcher's partners; one that only says what it would do, if the dispatcher does."""
+    if isinstance(dispatcher, DryDispatcher):
+        return DryReconciler(dispatcher, options)
+    return Reconciler(dispatcher, options)
+
+
+@contextmanager
+def _partners_and_ledger(settings: Settings) -> Iterator[tuple[Partners, Store]]:
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
-            holder = f"{socket.gethostname()}, process {os.getpid()}"
-            yield Dispatcher(settings, store, partners, cancellation, holder, on_progress)
+            yield partners, store
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
