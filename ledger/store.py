@@ -1,8 +1,8 @@
 """The one door to the database: connections, transactions, statements from files, the driver's errors in our words."""
 
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -147,6 +147,20 @@ class Store:
         connection = psycopg.connect(autocommit=True, application_name="dispatch-ledger", **arguments)
         connection.execute(_SESSION)
         return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a connection of its own, to read with cursors while the usual one works; closed at the end."""
+        connection = self.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @property
+    def whole(self) -> "Store":
+        """The ledger with everything in it: this one, save in a dry run, which works on a copy of one window."""
+        return self
 
 
 def translate(error: psycopg.Error) -> DispatchLedgerError:

@@ -195,11 +195,15 @@ class S3Objects:
 
     def tag(self, bucket: str, key: str, name: str, value: str) -> bool:
         """Set one tag of an object and leave its others as they are; returns whether there was room for it."""
+        wanted = self.tags_with(bucket, key, name, value)
+        if wanted is not None:
+            self._put_tags(bucket, key, wanted)
+        return wanted is not None
+
+    def tags_with(self, bucket: str, key: str, name: str, value: str) -> dict[str, str] | None:
+        """Return an object's tags with one of them set; None when there is no room for it."""
         wanted = {**self.tags(bucket, key), name: value}
-        if len(wanted) > _TAGS_MAX:
-            return False
-        self._put_tags(bucket, key, wanted)
-        return True
+        return wanted if len(wanted) <= _TAGS_MAX else None
 
     def untag(self, bucket: str, key: str, name: str) -> None:
         """Take one tag from an object, if it has it."""
