@@ -16,7 +16,7 @@ from ledger.errors import InputError
 from ledger.instants import parse_booking_ns
 from ledger.settings import ReconcileSettings, SourceSettings
 
-# SQS's own default. A consumer that renews each third of it has ten seconds for a call that is slow or tried again.
+# SQS's own default, and two tries of a call of `consume`, which extends it each third while it works.
 VISIBILITY_LEAST = timedelta(seconds=30)
 # As many as a consumer of ours makes before it gives a job up; and SQS counts receives that nobody has seen.
 RECEIVES_LEAST = 3
@@ -191,6 +191,13 @@ def judge_queue(facts: QueueFacts, overhead_bytes: int) -> list[Check]:
         overhead_bytes: what a message takes beside its group values, at the most.
     """
     return [_judge_kind(facts, overhead_bytes), _judge_visibility(facts)]
+
+
+def judge_control(facts: QueueFacts) -> Check:
+    """Judge a control queue. A worker says itself for how long a message is hidden, and the ledger knows every job."""
+    if facts.fifo:
+        return failed("queue", facts.name, "it is a FIFO queue; job ids need a standard one", "name a standard queue")
+    return ok("queue", facts.name, "standard; SendMessage was not tried")
 
 
 def _judge_kind(facts: QueueFacts, overhead_bytes: int) -> Check:

@@ -24,6 +24,7 @@ from dispatch.checks import (
     QueueFacts,
     create_queue,
     judge_bucket,
+    judge_control,
     judge_dead_letters,
     judge_lifecycle,
     judge_no_dead_letters,
@@ -244,8 +245,11 @@ def _examine_queues(inspector: Inspector, settings: Settings) -> list[Check]:
             silent = isinstance(error, UnavailableError)
             lines += _missing_queue(name, key, error)
             continue
-        found = [*judge_queue(facts, _overhead_bytes(settings, name)), *_examine_waiting(inspector, facts, settings)]
-        lines += found if name in routed else softened(found, key)
+        if name in routed:
+            kept = judge_retention(facts, settings.reconcile)
+            lines += [*judge_queue(facts, _overhead_bytes(settings, name)), kept, *_examine_dead(inspector, facts)]
+        else:
+            lines += softened([judge_control(facts), *_examine_dead(inspector, facts)], key)
     return lines
 
 
@@ -259,20 +263,19 @@ def _missing_queue(name: str, key: str, error: DispatchLedgerError) -> list[Chec
     return [line, *(skipped(one, name, "the queue cannot be looked at") for one in _AFTER_QUEUE)]
 
 
-def _examine_waiting(inspector: Inspector, facts: QueueFacts, settings: Settings) -> list[Check]:
-    """Look at how long a message of this queue lives, and where it ends."""
-    kept = judge_retention(facts, settings.reconcile)
+def _examine_dead(inspector: Inspector, facts: QueueFacts) -> list[Check]:
+    """Look at where a message of this queue ends."""
     no_tries = skipped("tries", facts.name, "there is no dead-letter queue to look at")
     try:
         target = inspector.dead_letters(facts)
     except DispatchLedgerError as error:
         if not is_denied(error):
-            return [kept, of_error("dead_letter_queue", facts.name, error, _create_target(facts, error)), no_tries]
+            return [of_error("dead_letter_queue", facts.name, error, _create_target(facts, error)), no_tries]
         mend = "allow sqs:GetQueueUrl and sqs:GetQueueAttributes on the dead-letter queue"
-        return [kept, warning("dead_letter_queue", facts.name, "it may not be looked at", mend), no_tries]
+        return [warning("dead_letter_queue", facts.name, "it may not be looked at", mend), no_tries]
     if target is None:
-        return [kept, judge_no_dead_letters(facts)]
-    return [kept, *judge_dead_letters(facts, target)]
+        return [judge_no_dead_letters(facts)]
+    return judge_dead_letters(facts, target)
 
 
 def _create_target(facts: QueueFacts, error: DispatchLedgerError) -> str | None:
@@ -283,19 +286,16 @@ def _create_target(facts: QueueFacts, error: DispatchLedgerError) -> str | None:
 
 
 def _overhead_bytes(settings: Settings, queue: str) -> int:
-    """Return what the largest message to a queue takes beside its group values; a control queue's has a job id only."""
+    """Return what the largest message to a route's queue takes beside its group values."""
     bucket, prefix = settings.objects.bucket or "", settings.objects.prefix
     routes = {name: route for name, route in settings.routes.items() if route.queue == queue}
     return max(
-        (
-            overhead_bytes(
-                settings.pipeline,
-                window_at(0),
-                Destination(id=0, route=name, job=route.job, queue=queue, bucket=bucket, prefix=prefix),
-            )
-            for name, route in routes.items()
-        ),
-        default=0,
+        overhead_bytes(
+            settings.pipeline,
+            window_at(0),
+            Destination(id=0, route=name, job=route.job, queue=queue, bucket=bucket, prefix=prefix),
+        )
+        for name, route in routes.items()
     )
 
 

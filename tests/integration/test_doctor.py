@@ -263,6 +263,13 @@ def test_a_control_queue_is_missing(well: Rig) -> None:
     assert doctor.exit_code(lines) == 0
 
 
+def test_a_control_queue_whose_dead_letters_die_unseen_is_a_warning(well: Rig) -> None:
+    set_queue(well.world, f"jobs-dead-{well.world.suffix}", {"MessageRetentionPeriod": str(2 * DAY_S)})
+    lines = wrong(look(well))
+    assert [(one.name, one.state) for one in lines] == [("dead_letter_queue", "warning")] * 2
+    assert all("only serve and worker need it" in one.detail for one in lines)
+
+
 def test_dead_letters_are_kept_for_less_time_than_their_queue_keeps_messages(well: Rig) -> None:
     """Case 23."""
     queue = well.world.queues["reward-point"]
@@ -310,7 +317,9 @@ def test_a_queue_that_tells_nothing_of_itself_is_no_failure(well: Rig, proxy: Fa
     proxy.rules.append(Rule(on("GetQueueAttributes"), rewrite_json(lambda answer: answer | {"Attributes": {}})))
     lines = look(well, endpoint=proxy.url)
     assert states(lines, "queue", "visibility", "retention") == {"ok"}
-    assert all("not reported" in one.detail for one in lines if one.name in {"queue", "visibility", "retention"})
+    routed = [one for one in lines if one.subject in well.world.queues.values() and one.state == "ok"]
+    assert [one.name for one in routed] == ["queue", "visibility", "retention"] * 2
+    assert all("not reported" in one.detail for one in routed)
     assert doctor.exit_code(lines) == 0
 
 

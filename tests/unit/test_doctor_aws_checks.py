@@ -210,6 +210,11 @@ def test_a_queue(name: str, attributes: dict[str, Any], state: str, text: str) -
         mended(line, state)
 
 
+def test_a_control_queue_carries_ids_and_needs_no_order() -> None:
+    assert checks.judge_control(queue(VisibilityTimeout=0, MaximumMessageSize=1024)).state == "ok"
+    mended(checks.judge_control(queue("q.fifo")), "failed", "standard")
+
+
 @pytest.mark.parametrize(("timeout_s", "state"), [(None, "ok"), (30, "ok"), (29, "warning"), (0, "warning")])
 def test_visibility(timeout_s: int | None, state: str) -> None:
     line = visibility(queue(**({} if timeout_s is None else {"VisibilityTimeout": timeout_s})))
