@@ -91,9 +91,12 @@ def count(lines: Sequence[Check], state: str) -> int:
 
 def error_line(lines: Sequence[Check]) -> str | None:
     """Name what failed, on one line; None when nothing did."""
-    names = [f"{one.name} {one.subject}".strip() for one in lines if one.state == "failed"]
-    if not names:
+    broken = [one for one in lines if one.state == "failed"]
+    names = [f"{one.name} {one.subject}".strip() for one in broken]
+    if not broken:
         return None
+    if len(broken) == 1:
+        return f"{names[0]}: {broken[0].detail}; {broken[0].mend}"
     return f"{len(names)} of {len(lines)} checks failed: {', '.join(names)}; each line says how to mend it"
 
 
@@ -155,6 +158,8 @@ def _connect(settings: Settings, stack: ExitStack) -> tuple[list[Check], Inspect
         inspector = Inspector(session)
     except NoRegionError as error:
         return [of_error("region", where, error), skipped("credentials", where, "no region is known"), *skips], None
+    except UnavailableError as error:
+        return [of_error("endpoint", where, error), skipped("credentials", where, "AWS cannot be asked"), *skips], None
     except DispatchLedgerError as error:
         return [of_error("credentials", where, error), *skips], None
     region = ok("region", where, session.region)
@@ -306,20 +311,28 @@ def _examine_ledger(settings: Settings) -> list[Check]:
     try:
         with wiring.database(settings) as url:
             inspected = inspect_server(url)
-            current = schema.current_revision(url)
+            revision = _examine_revision(url, subject, embedded=embedded)
     except DispatchLedgerError as error:
         return [
             of_error("ledger", subject, error),
             *(skipped(name, subject, "the ledger does not answer") for name in skips),
             skipped("clock", subject, "the ledger does not answer"),
         ]
-    known = current is not None and upgrading.is_known(current)
     return [
         *checks.judge_server(subject, inspected.facts),
-        checks.judge_revision(subject, current, schema.head_revision(), embedded=embedded, known=known),
+        revision,
         checks.judge_rights(subject, inspected.facts, inspected.missing_rights),
         checks.judge_clock(subject, inspected.facts.skew),
     ]
+
+
+def _examine_revision(url: str, subject: str, *, embedded: bool) -> Check:
+    try:
+        current = schema.current_revision(url)
+    except DispatchLedgerError as error:
+        return of_error("revision", subject, error)
+    known = current is not None and upgrading.is_known(current)
+    return checks.judge_revision(subject, current, schema.head_revision(), embedded=embedded, known=known)
 
 
 def _at_once(groups: dict[str, Group]) -> list[Check]:

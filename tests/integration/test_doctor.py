@@ -463,6 +463,7 @@ def reader(well: Rig) -> Iterator[str]:
     role = f"reader_{well.world.suffix}"
     well.tell(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 5")
     well.tell(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    well.tell(f"REVOKE SELECT ON runs FROM {role}")
     yield make_url(well.url).set(username=role).render_as_string(hide_password=False)
     well.tell(f"DROP OWNED BY {role}")
     well.tell(f"DROP ROLE {role}")
@@ -474,7 +475,15 @@ def test_a_role_that_may_only_read(well: Rig, reader: str) -> None:
     assert (line.name, line.exit_code) == ("write", 2)
     assert "DELETE, INSERT, UPDATE on claims" in line.detail
     assert "GRANT SELECT, INSERT, UPDATE, DELETE" in (line.mend or "")
+    assert "DELETE, INSERT, SELECT, UPDATE on runs" in line.detail
     assert only(lines, "warning").name == "connections"
+
+
+def test_a_role_that_may_not_even_see_the_revision(well: Rig, reader: str) -> None:
+    well.tell(f"REVOKE SELECT ON dispatch_ledger_version FROM reader_{well.world.suffix}")
+    failed = [one for one in look(well, ledger__database_url=reader) if one.state == "failed"]
+    assert [one.name for one in failed] == ["revision", "write"]
+    assert "permission denied" in failed[0].detail
 
 
 def test_a_role_whose_transactions_are_read_only_and_short(well: Rig) -> None:
@@ -548,5 +557,6 @@ def test_a_configuration_that_cannot_be_read(
     first, *others = document["checks"]
     assert (first["name"], first["state"]) == ("config", "failed")
     assert detail in f"{first['detail']} {first['mend']}"
+    assert detail in document["error"]
     assert {one["state"] for one in others} == {"skipped"}
     assert document["failed"] == 1
