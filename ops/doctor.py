@@ -53,6 +53,11 @@ _AFTER_CONFIG = ("credentials", "table", "index", "projection", "bucket", "queue
 _AFTER_TABLE = ("query", "read_again", "record")
 _AFTER_QUEUE = ("visibility", "retention", "dead_letter_queue", "tries")
 
+_NO_BUCKET = [
+    failed("bucket", "objects.bucket", "not set", "set it to the S3 bucket that group payloads go to"),
+    skipped("lifecycle", "objects.bucket", "no bucket is named"),
+]
+
 Group = Callable[[], list[Check]]
 
 
@@ -151,7 +156,8 @@ def _connect(settings: Settings, stack: ExitStack) -> tuple[list[Check], Inspect
     """Find endpoint, region and credentials; the lines say what was found, or why nothing of AWS can be looked at."""
     embedded = settings.aws.endpoint_url == wiring.EMBEDDED
     where = settings.aws.endpoint_url or "AWS"
-    skips = [skipped(name, "", "AWS cannot be asked") for name in ("table", "index", "projection", "bucket", "queue")]
+    skips = [skipped(name, "", "AWS cannot be asked") for name in ("table", "index", "projection", "queue")]
+    skips += [skipped("bucket", "", "AWS cannot be asked")] if settings.objects.bucket else _NO_BUCKET
     try:
         endpoint = stack.enter_context(wiring.aws_endpoint(settings))
         session = Session(endpoint, settings.aws.region, embedded=embedded)
@@ -216,10 +222,7 @@ def _examine_records(inspector: Inspector, settings: Settings, table: dict[str, 
 def _examine_bucket(inspector: Inspector, settings: Settings) -> list[Check]:
     bucket, prefix = settings.objects.bucket, settings.objects.prefix
     if not bucket:
-        return [
-            failed("bucket", "objects.bucket", "not set", "set it to the S3 bucket that group payloads go to"),
-            skipped("lifecycle", "objects.bucket", "no bucket is named"),
-        ]
+        return _NO_BUCKET
     try:
         facts = inspector.bucket(bucket, prefix)
     except DispatchLedgerError as error:

@@ -16,7 +16,7 @@ from dispatch.aws import inspection
 from dispatch.aws.session import Session
 from ledger import clock
 from ledger.checks import Check
-from ledger.settings import env_name
+from ledger.settings import ObjectsSettings, env_name
 from ops import cli, doctor
 from tests.aws_servers import INDEX, REGION, World, booking
 from tests.conftest import MakeRig
@@ -380,6 +380,8 @@ def test_without_credentials_the_ledger_is_looked_at_all_the_same(well: Rig, mon
     assert (line.name, line.exit_code) == ("credentials", 2)
     assert "AWS_ACCESS_KEY_ID" in (line.mend or "")
     assert states(lines, "table", "index", "projection", "bucket", "queue") == {"skipped"}
+    lines = doctor.examine_services(settings.model_copy(update={"objects": ObjectsSettings()}))
+    assert states(lines, "bucket") == {"failed"}, "for that, nobody has to be asked"
     assert states(lines, "ledger", "revision", "write") == {"ok"}
 
 
