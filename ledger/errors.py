@@ -23,6 +23,14 @@ class InputError(DispatchLedgerError):
     exit_code = 2
 
 
+class MissingError(InputError):
+    """What the configuration names does not exist. Exit 2."""
+
+
+class NotFoundError(DispatchLedgerError):
+    """There is no such thing in the ledger of this pipeline. Exit 1."""
+
+
 class BusyError(DispatchLedgerError):
     """Another run holds the window; try again later. Exit 4."""
 
@@ -30,7 +38,7 @@ class BusyError(DispatchLedgerError):
 
 
 class ClaimLostError(BusyError):
-    """A consumer's claim on a job has passed on, or the job has ended otherwise; stop working on it. Exit 4."""
+    """A claim on a job has passed on, or the job has ended otherwise; stop working on it. Exit 4."""
 
 
 class UnknownKeyError(InputError):

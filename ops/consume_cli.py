@@ -1,15 +1,16 @@
 """`consume`: a safe consumer for the dispatched jobs, with a handler of the user's."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dispatch.child import check_name
-from dispatch.consumer import CONCURRENCY_MAX, Consumer, Summary
 from dispatch.run import Cancellation
 from ops import wiring
 from ops.context import CONTEXT
 from ops.signals import cancellable
+
+if TYPE_CHECKING:
+    from dispatch.consumer import Summary
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,14 +26,15 @@ def consume(
             help="module:function; the module is on PYTHONPATH or in this folder. It gets the job's document."
         ),
     ],
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=CONCURRENCY_MAX, help="How many jobs at once, each in a process of its own.")
-    ] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many jobs at once, each in a process of its own.")] = 1,
     max_messages: Annotated[
         int | None, typer.Option("--max", min=1, help="End after so many messages; one that comes again counts again.")
     ] = None,
 ) -> None:
     """Work the jobs of a queue, each once: a receipt in the ledger says who has a job, and what came of it."""
+    from dispatch.child import check_name
+    from dispatch.consumer import Consumer
+
     check_name(handler)
     settings = CONTEXT.settings()
     with (
@@ -56,13 +58,13 @@ def consume(
     raise typer.Exit(_exit_code(cancellation, max_messages, summary))
 
 
-def _exit_code(cancellation: Cancellation, max_messages: int | None, summary: Summary) -> int:
+def _exit_code(cancellation: Cancellation, max_messages: int | None, summary: "Summary") -> int:
     """A signal that came when all was done changes nothing."""
     done = max_messages is not None and summary.handled >= max_messages and not summary.counts["handed_back"]
     return 0 if done else 128 + cancellation.signal_number
 
 
-def _report(queue: str, handler: str, summary: Summary) -> None:
+def _report(queue: str, handler: str, summary: "Summary") -> None:
     document: dict[str, Any] = {"queue": queue, "handler": handler, "handled": summary.handled} | dict(summary.counts)
     if CONTEXT.json:
         CONTEXT.print_json(document)

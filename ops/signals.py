@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,12 +10,17 @@ from dispatch.run import Cancellation
 
 
 @contextmanager
-def cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
+def cancellable(at_once: Callable[[], None] = lambda: None) -> Iterator[Cancellation]:
+    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once.
+
+    Args:
+        at_once: what the second one still does.
+    """
     cancellation = Cancellation()
 
     def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
+        if cancellation.is_asked:
+            at_once()
             os._exit(128 + number)
         cancellation.ask(number)
 

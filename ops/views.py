@@ -1,18 +1,21 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
-from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.dispatcher import RunReport
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
-from ledger.instants import format_time
-from reconcile.adopt import Adopted
-from reconcile.reconciler import Report, WindowReport
+
+if TYPE_CHECKING:  # to look at a report takes nothing of what made it
+    from dispatch.dispatcher import RunReport
+    from ledger.checks import Check
+    from reconcile.adopt import Adopted
+    from reconcile.reconciler import Report, WindowReport
 
 _COUNTS = {
     "evaluated": "returned by the index",
@@ -26,6 +29,7 @@ _COUNTS = {
     "confirmed": "jobs confirmed by their queue",
     "recovered": "jobs finished that an earlier run left",
 }
+DRY_RUN = "dry run: nothing was written or sent"
 _NO_WRAP = {"window", "state", "entry", "job", "booked for", "kind"}
 _STATE_STYLE = {
     "completed": "green",
@@ -43,13 +47,16 @@ _STATE_STYLE = {
     "incomplete": "yellow",
     "pending": "yellow",
     "sending": "yellow",
+    "ok": "green",
+    "warning": "yellow",
+    "skipped": "dim",
 }
 
 
 def styled(state: object) -> Text:
     """Return a state in its colour."""
     text = str(state)
-    return Text(text, style=_STATE_STYLE.get(text, ""))
+    return Text(text, style=_STATE_STYLE.get(text.rstrip(), ""))
 
 
 def plain_text(value: object) -> str:
@@ -60,33 +67,18 @@ def plain_text(value: object) -> str:
     )
 
 
-def run_document(report: RunReport) -> dict[str, Any]:
-    """Return a run's report as the document of `dispatch --json`."""
-    return {
-        "run_id": str(report.run_id),
-        "pipeline": report.pipeline,
-        "window": {"start": report.window.name, "end": report.window.end_name},
-        "flow": report.flow,
-        "page_size": report.page_size,
-        "outcome": report.outcome,
-        "cause": report.cause,
-        **msgspec.structs.asdict(report.counts),
-        "started_at": format_time(report.started_at),
-        "finished_at": format_time(report.finished_at),
-        "error": None if report.error is None else str(report.error),
-    }
-
-
-def run_exit_code(report: RunReport) -> int:
+def run_exit_code(report: "RunReport") -> int:
     """Return the exit code that a run's outcome stands for."""
     if report.error is not None:
         return error_exit_code(report.error)
     return 3 if report.open_findings else 0
 
 
-def show_run(console: Console, report: RunReport) -> None:
+def show_run(console: Console, report: "RunReport") -> None:
     """Print what a run did."""
     title = Text.assemble("window ", (report.window.name, "bold"), " · ", report.flow, " · ", styled(report.outcome))
+    if report.dry_run:
+        title = Text.assemble((DRY_RUN, "bold yellow"), "\n", title)
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
     counts = msgspec.structs.asdict(report.counts)
     table.add_row("pages read", str(counts["pages"]), "")
@@ -101,16 +93,24 @@ def show_run(console: Console, report: RunReport) -> None:
     console.print(table)
 
 
-def show_runs(console: Console, reports: Iterable[RunReport]) -> None:
+def show_runs(console: Console, reports: "Sequence[RunReport]") -> None:
     """Print one line a run."""
-    table = Table(box=None, padding=(0, 1))
+    title = Text(DRY_RUN, style="bold yellow") if any(one.dry_run for one in reports) else None
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     table.add_column("window", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
-    for name in ("due", "already_claimed", "claimed", "confirmed", "recovered", "findings"):
+    for name in ("due", "already_claimed", "claimed", "entries", "confirmed", "recovered", "findings"):
         table.add_column(name.replace("_", " "), justify="right")
     for report in reports:
         counts = report.counts
-        numbers = (counts.due, counts.already_claimed, counts.claimed, counts.confirmed, counts.recovered)
+        numbers = (
+            counts.due,
+            counts.already_claimed,
+            counts.claimed,
+            counts.entries,
+            counts.confirmed,
+            counts.recovered,
+        )
         cells = [*(f"{number:,}" for number in numbers), str(report.open_findings)]
         table.add_row(report.window.name, styled(report.outcome), *cells)
     console.print(table)
@@ -180,7 +180,7 @@ def error_exit_code(error: DispatchLedgerError) -> int:
     return 1 if isinstance(error, InputError) else error.exit_code
 
 
-def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
+def reconcile_exit_code(report: "WindowReport", *, explicit: bool) -> int:
     """Return the exit code that the reconcile of one window stands for.
 
     Args:
@@ -190,10 +190,11 @@ def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
         return BusyError.exit_code if explicit else 0
     if report.error is not None:
         return error_exit_code(report.error)
-    return 3 if any(one["state"] == "open" for one in report.findings) else 0
+    # Of a dry run, a finding also says in which state a reconcile would leave it.
+    return 3 if any(one.get("would_be", one["state"]) == "open" for one in report.findings) else 0
 
 
-def show_reconcile(console: Console, report: Report) -> None:
+def show_reconcile(console: Console, report: "Report") -> None:
     """Show what a reconcile found, window by window."""
     rows = [
         {
@@ -204,17 +205,40 @@ def show_reconcile(console: Console, report: Report) -> None:
             "late": one.late,
             "open": sum(found["state"] == "open" for found in one.findings),
             "repaired": sum(found["state"] == "repaired" for found in one.findings),
+            "would repair": sum(found.get("would_repair") is not None for found in one.findings),
+            "would close": one.would_close,
         }
         for one in report.windows
     ]
-    columns = {name: name for name in ("window", "outcome", "due", "claimed", "late", "open", "repaired")}
-    show_rows(console, f"reconcile · {report.count('open')} open, {report.count('repaired')} repaired", rows, columns)
+    names = ["window", "outcome", "due", "claimed", "late", "open"]
+    names += ["would repair", "would close"] if report.dry_run else ["repaired"]
+    numbers = f"{report.count('open')} open, {report.count('repaired')} repaired"
+    if report.dry_run:
+        console.print(Text(DRY_RUN, style="bold yellow"))
+        numbers = f"{report.count('open')} open, {report.would_repair} would be repaired"
+    show_rows(console, f"reconcile · {numbers}", rows, {name: name for name in names})
     found = [one for window in report.windows for one in window.findings]
-    shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state", "repair": "repair"}
+    shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state"}
+    shown |= {"would_be": "would be", "would_repair": "by"} if report.dry_run else {"repair": "repair"}
     show_rows(console, "findings", found, shown | {"detail": "detail"})
 
 
-def show_adopted(console: Console, adopted: list[Adopted]) -> None:
+def show_checks(console: Console, checks: "Collection[Check]") -> None:
+    """Print one line a check, however long, so that it can be searched and copied; and how many are in which state."""
+    for one in checks:
+        line = Text.assemble(styled(f"{one.state:<8}"), f"{one.name:<18}")
+        subject, detail = plain_text(one.subject), plain_text(one.detail)
+        line.append(f"{subject}: {detail}" if subject else detail)
+        if one.mend:
+            line.append(f". To mend it: {plain_text(one.mend)}", style="bold")
+        console.print(line, soft_wrap=True)
+    states: Counter[str] = Counter(one.state for one in checks)
+    words = {"failed": "failed", "warning": "warnings", "skipped": "skipped"}
+    told = ", ".join(f"{states[state]} {word}" for state, word in words.items() if states[state])
+    console.print(f"{len(checks)} checks: {told or 'all is well'}.")
+
+
+def show_adopted(console: Console, adopted: "list[Adopted]") -> None:
     """Show what was taken over from the object store, window by window, and what could not be."""
     if not adopted:
         console.print("No object of this pipeline was found.")

@@ -1,23 +1,30 @@
 """A dispatcher wired by hand to a world and a ledger, and questions to ask that ledger."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 import msgspec
 import psycopg
 
 from dispatch.dispatcher import Dispatcher, Partners, RunReport, connect_partners
+from dispatch.dry_run import DryDispatcher, dry_partners
 from dispatch.run import Cancellation
+from ledger.acknowledging import parse_note
 from ledger.canonical import unpacked_id
+from ledger.dry_run import DryStore
 from ledger.instants import Window, parse_window
+from ledger.plans import Scope, plan_document
 from ledger.settings import Settings, env_name, load_settings
 from ledger.store import Store, connect_arguments
+from ops import wiring
 from reconcile.adopt import adopt_objects, adoption_document
-from reconcile.reconciler import Reconciler, report_document
+from reconcile.reconciler import report_document
+from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
 from reconcile.rescan import Options
 from tests.aws_servers import World
 
@@ -73,12 +80,18 @@ class Rig:
         *,
         endpoint: str | None = None,
         cancellation: Cancellation | None = None,
+        dry_run: bool = False,
         **overrides: str,
     ) -> Iterator[Dispatcher]:
         """Wire a dispatcher; its store is closed at the end of the block."""
         settings = self.settings(flow, endpoint=endpoint, **overrides)
+        partners, cancellation = self.partners(settings), cancellation or Cancellation()
+        if dry_run:
+            with DryStore(self.url, settings.pipeline) as dry:
+                yield DryDispatcher(settings, dry, dry_partners(partners, dry), cancellation, "test:1")
+            return
         with Store(self.url) as store:
-            yield Dispatcher(settings, store, self.partners(settings), cancellation or Cancellation(), "test:1")
+            yield Dispatcher(settings, store, partners, cancellation, "test:1")
 
     def run(
         self,
@@ -87,11 +100,13 @@ class Rig:
         window: Window | str = WINDOW,
         endpoint: str | None = None,
         cancellation: Cancellation | None = None,
+        dry_run: bool = False,
         **overrides: str,
     ) -> RunReport:
-        """Dispatch one window."""
+        """Dispatch one window, or say what that would do."""
         chosen = parse_window(window) if isinstance(window, str) else window
-        with self.dispatcher(flow, endpoint=endpoint, cancellation=cancellation, **overrides) as dispatcher:
+        given: dict[str, Any] = {"endpoint": endpoint, "cancellation": cancellation, "dry_run": dry_run, **overrides}
+        with self.dispatcher(flow, **given) as dispatcher:
             return dispatcher.dispatch(chosen, "manual")
 
     def reconcile(
@@ -102,16 +117,34 @@ class Rig:
         release_hold: bool = False,
         repair: bool = True,
         delete_orphans: bool = False,
+        dry_run: bool = False,
         **overrides: str,
     ) -> dict[str, Any]:
         """Reconcile windows without any grace, unless a setting says otherwise; gives the document."""
         defaults = {"reconcile__grace": "0s", "reconcile__orphan_grace": "0s"}
-        with self.dispatcher(endpoint=endpoint, cancellation=cancellation, **(defaults | overrides)) as dispatcher:
+        given: dict[str, Any] = {"endpoint": endpoint, "cancellation": cancellation, "dry_run": dry_run}
+        with self.dispatcher(**(given | defaults | overrides)) as dispatcher:
             chosen = dispatcher.settings.reconcile
             options = Options(chosen, chosen.grace, repair=repair, delete_orphans=delete_orphans)
             wanted = [parse_window(one) for one in windows or (WINDOW,)]
-            report = Reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
-            return json.loads(msgspec.json.encode(report_document(report)))  # type: ignore[no-any-return]
+            report = wiring.reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
+            return _decoded(report_document(report))  # type: ignore[no-any-return]
+
+    def plan(self, window: str = WINDOW, *, groups: Sequence[str] = (), by: str = "ann", **wanted: Any) -> Any:
+        """Plan a redo; gives the document. Groups are JSON; what else is wanted is a part of the scope."""
+        settings = {name: wanted.pop(name) for name in list(wanted) if "__" in name or name == "pipeline"}
+        with self.dispatcher(**settings) as dispatcher:
+            digests = tuple(scope_of_group(one, dispatcher.settings.source.group_by) for one in groups)
+            note = parse_note(by, "ticket 4711")
+            made = make_plan(dispatcher, parse_window(window), Scope(groups=digests, **wanted), note)
+            return _decoded(plan_document(dispatcher.store, made))
+
+    def apply(self, plan: Any, **settings: str) -> Applied:
+        """Apply a plan; its document is as the command line prints it."""
+        with self.dispatcher(**settings) as dispatcher:
+            applied = apply_plan(dispatcher, UUID(plan["plan_id"]), "bob")
+            applied.document = _decoded(applied.document)
+            return applied
 
     def adopt(self) -> dict[str, Any]:
         """Adopt the stored objects; gives the document."""
@@ -186,6 +219,10 @@ class Rig:
         assert not self.rows(f"({finished}) EXCEPT ({sent}) EXCEPT ({void})"), "what is finished was sent or is void"
         assert not self.rows(f"({sent}) INTERSECT SELECT entry_id FROM payload_parts"), "what was sent is finished"
         assert not self.rows(f"({void}) INTERSECT SELECT entry_id FROM payload_parts"), "what is void is finished"
+
+
+def _decoded(document: Any) -> Any:
+    return json.loads(msgspec.json.encode(document))
 
 
 def records_of(objects: Mapping[str, bytes]) -> dict[str, list[str]]:
