@@ -346,7 +346,7 @@ class Hand:
 
     def _fail(self, job: Job, failed: AttemptFailedError) -> Outcome:
         receipts.fail(self._store, job.claim, failed.reason)
-        delay_s, after = retry_delay_s(job.delivery.received), self._station.inbox.dead_letters_after
+        delay_s, after = self._delay_s(job.delivery), self._station.inbox.dead_letters_after
         what_next = f"tried again after {delay_s} s"
         if after is not None and job.delivery.received >= after:
             what_next = "left to the queue's redrive policy"
@@ -370,8 +370,13 @@ class Hand:
             received=delivery.received,
             reason=reason,
         )
-        self._hide(delivery, retry_delay_s(delivery.received))
+        self._hide(delivery, self._delay_s(delivery))
         return outcome
+
+    def _delay_s(self, delivery: Delivery) -> int:
+        """Return how long a message is hidden before it is tried again; what the queue puts away now need not wait."""
+        after = self._station.inbox.dead_letters_after
+        return 0 if after is not None and delivery.received >= after else retry_delay_s(delivery.received)
 
     def _hide(self, delivery: Delivery, seconds: float) -> None:
         """Let a message be seen again after a while; when that fails, it is seen again when its time is over."""

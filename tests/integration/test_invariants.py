@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 import psycopg
 import pytest
 
-from ledger import outbox, runs, staging
+from ledger import outbox, receipts, runs, staging
 from ledger.canonical import content_hash
 from ledger.clock import monotonic_s, utc_now
 from ledger.errors import BusyError, CorruptError, LeaseLostError
@@ -800,12 +801,7 @@ def test_case_6_at_the_same_moment(ledger_url: str, store: Store) -> None:
 def test_a_receipt_proves_a_send(store: Store, connection: psycopg.Connection) -> None:
     stale = kit.take(store)
     taken, unheard = marked_entry(store, stale, "r1"), marked_entry(store, stale, "r2")
-    insert = (
-        "INSERT INTO receipts (pipeline_id, idempotency_key, window_id, state, claim, worker, attempts, claimed_at, "
-        "expires_at) VALUES (%s, %s, %s, 'in_work', gen_random_uuid(), 'w', 1, ledger_now(), ledger_now())"
-    )
-    parameters = (stale.pipeline_id, taken.idempotency_key, stale.window_id)
-    store.transaction(lambda inner: inner.execute(insert, parameters))
+    receipts.take(store, stale.pipeline, taken.idempotency_key, "w", timedelta(minutes=1))
     fresh = kit.take_over(store, stale)
     assert [outbox.prove_received(store, fresh) for _ in range(2)] == [1, 0]
     assert (state_of(store, taken), state_of(store, unheard)) == (("confirmed", 1), ("sending", 1))
