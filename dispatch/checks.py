@@ -16,7 +16,7 @@ from ledger.errors import InputError
 from ledger.instants import parse_booking_ns
 from ledger.settings import ReconcileSettings, SourceSettings
 
-# SQS's own default. A consumer that renews each third of it has ten seconds for a call that is slow or tried again.
+# SQS's own default, and two tries of a call of `consume`, which extends it each third while it works.
 VISIBILITY_LEAST = timedelta(seconds=30)
 # As many as a consumer of ours makes before it gives a job up; and SQS counts receives that nobody has seen.
 RECEIVES_LEAST = 3
@@ -24,6 +24,8 @@ RECEIVES_LEAST = 3
 DEAD_LETTERS_KEPT_LEAST = timedelta(days=4)
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html
 RETENTION_MOST = timedelta(days=14)
+# What that leaves to a queue whose dead letters keep their age.
+QUEUE_KEEPS_MOST = RETENTION_MOST - DEAD_LETTERS_KEPT_LEAST
 # Group values that fit beside what every message has: a few ids, escaped.
 GROUP_BYTES_LEAST = 1024
 
@@ -193,6 +195,13 @@ def judge_queue(facts: QueueFacts, overhead_bytes: int) -> list[Check]:
     return [_judge_kind(facts, overhead_bytes), _judge_visibility(facts)]
 
 
+def judge_control(facts: QueueFacts) -> Check:
+    """Judge a control queue. A worker says itself for how long a message is hidden, and the ledger knows every job."""
+    if facts.fifo:
+        return failed("queue", facts.name, "it is a FIFO queue; job ids need a standard one", "name a standard queue")
+    return ok("queue", facts.name, "standard; SendMessage was not tried")
+
+
 def _judge_kind(facts: QueueFacts, overhead_bytes: int) -> Check:
     told = facts.attributes.get("FifoQueue")
     if told is not None and (told == "true") != facts.fifo:
@@ -234,8 +243,8 @@ def judge_retention(facts: QueueFacts, reconcile: ReconcileSettings) -> Check:
     if short:
         reach = " and ".join(short)
         detail = f"a job that nobody has worked vanishes after {seconds(kept)}, sooner than {reach} looks back"
-        longest = str(int(RETENTION_MOST.total_seconds()))
-        return warning("retention", facts.name, detail, set_attribute(facts, "MessageRetentionPeriod", longest))
+        wanted = min(max(reaches.values()), RETENTION_MOST)
+        return warning("retention", facts.name, detail, _keep_for(facts, wanted))
     return ok("retention", facts.name, f"a job waits for up to {seconds(kept)}")
 
 
@@ -260,9 +269,7 @@ def _judge_kept(facts: QueueFacts, target: QueueFacts) -> Check:
     kept, before = target.duration("MessageRetentionPeriod"), facts.duration("MessageRetentionPeriod")
     if kept is None or before is None:
         return ok("dead_letter_queue", where, "it exists; MessageRetentionPeriod is not reported")
-    longer = set_attribute(target, "MessageRetentionPeriod", str(int(RETENTION_MOST.total_seconds())))
-    shorter = set_attribute(facts, "MessageRetentionPeriod", str(int(DEAD_LETTERS_KEPT_LEAST.total_seconds())))
-    mend = longer if kept < RETENTION_MOST else shorter
+    mend = _keep_for(target, RETENTION_MOST) if kept < RETENTION_MOST else _keep_for(facts, QUEUE_KEEPS_MOST)
     compared = f"it keeps messages for {seconds(kept)}, their queue for {seconds(before)}"
     if not facts.fifo and kept < before:
         detail = f"{compared}; they keep the age they had, so the old ones are gone before anybody sees them"
@@ -310,6 +317,10 @@ def softened(lines: Sequence[Check], key: str) -> list[Check]:
 def set_attribute(facts: QueueFacts, name: str, value: str) -> str:
     """Return the command that sets one attribute of a queue."""
     return _command("aws sqs set-queue-attributes", queue_url=facts.url, attributes=f"{name}={value}")
+
+
+def _keep_for(facts: QueueFacts, duration: timedelta) -> str:
+    return set_attribute(facts, "MessageRetentionPeriod", str(int(duration.total_seconds())))
 
 
 def set_redrive(facts: QueueFacts) -> str:

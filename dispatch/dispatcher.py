@@ -72,6 +72,7 @@ class RunReport:
 
     Attributes:
         open_findings: findings of the window that are open after the run.
+        dry_run: whether it says what a run would do, and there was none.
     """
 
     run_id: UUID
@@ -86,6 +87,7 @@ class RunReport:
     counts: RunCounts = field(default_factory=RunCounts)
     error: DispatchLedgerError | None = None
     open_findings: int = 0
+    dry_run: bool = False
 
 
 @dataclass
@@ -148,7 +150,7 @@ class Dispatcher:
         )
         try:
             self.cancellation.check()
-            started = runs.start_run(self.store, request)
+            started = self._start(request)
         except runs.NotOwedError:
             raise
         except DispatchLedgerError as error:
@@ -161,6 +163,9 @@ class Dispatcher:
             self._work(started, report, steps)
             LOG.info("run ended", outcome=report.outcome, **msgspec.structs.asdict(report.counts))
         return report
+
+    def _start(self, request: runs.RunRequest) -> runs.Started:
+        return runs.start_run(self.store, request)
 
     def request(self, window: Window, cause: Cause) -> runs.RunRequest:
         """Return what a run of this window sets out to do, under this configuration."""
@@ -283,9 +288,10 @@ def guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
 
 
 def run_document(report: RunReport) -> dict[str, Any]:
-    """Return a run's report as the document of `dispatch --json`."""
+    """Return a run's report as the document of `dispatch --json`; a dry run says that it is one, and has no run."""
     return {
-        "run_id": str(report.run_id),
+        **({"dry_run": True} if report.dry_run else {}),
+        "run_id": None if report.dry_run else str(report.run_id),
         "pipeline": report.pipeline,
         "window": {"start": report.window.name, "end": report.window.end_name},
         "flow": report.flow,

@@ -32,11 +32,11 @@ Reason = Literal[
 # Of two windows that both read a record exactly on the hour, the one that comes first here decides what becomes of it.
 _HOPE: tuple[Reason, ...] = (
     "window_running",
-    "window_open",
     "window_owed",
+    "window_open",
     "window_incomplete",
-    "missed",
     "void",
+    "missed",
     "window_held",
     "window_too_old",
     "window_not_owed",

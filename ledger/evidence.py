@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from ledger.runs import pipeline_id
 from ledger.store import Connection, Store, byte_array, number_array, sql, translate
 
 _FETCH = 1000
+_CURSORS = count()
 
 
 class WindowFacts(msgspec.Struct, frozen=True):
@@ -168,7 +170,7 @@ def claimed_elsewhen(store: Store, tenure: Tenure, record_ids: Sequence[str], wi
     margin_ns = int(within.total_seconds()) * 10**9
     bounds = (tenure.window.start_ns - margin_ns, tenure.window.end_ns + margin_ns)
     parameters = (tenure.pipeline_id, *bounds, byte_array(map(packed_id, record_ids)))
-    rows = store.transaction(lambda connection: connection.execute(query, parameters).fetchall())
+    rows = store.whole.transaction(lambda connection: connection.execute(query, parameters).fetchall())
     return {unpacked_id(raw): booking_ns for raw, booking_ns in rows}
 
 
@@ -217,16 +219,17 @@ def promised_objects(store: Store, tenure: Tenure, bucket: str, prefix: str) -> 
         UnavailableError: when the database cannot be reached.
     """
     try:
-        with store.connect() as connection:
+        with store.reading() as connection:
+            at = psycopg.sql.Identifier(f"promised_{next(_CURSORS)}")
             declare = psycopg.sql.SQL(sql("promised_objects")).format(
-                cursor=psycopg.sql.Identifier("promised"),
+                cursor=at,
                 window_id=tenure.window_id,
                 bucket=psycopg.sql.Literal(bucket),
                 prefix=psycopg.sql.Literal(prefix),
             )
             connection.execute(declare)
             cursor = connection.cursor(binary=True)
-            fetch = psycopg.sql.SQL("FETCH {} FROM promised").format(psycopg.sql.Literal(_FETCH))
+            fetch = psycopg.sql.SQL("FETCH {} FROM {}").format(psycopg.sql.Literal(_FETCH), at)
             while rows := cursor.execute(fetch).fetchall():
                 for entry_id, group, content, generation, size, etag in rows:
                     sent = None if etag is None else StoredObject(size, etag)
@@ -277,8 +280,12 @@ def has_promise(store: Store, key: bytes) -> bool:
         "SELECT EXISTS (SELECT 1 FROM entries WHERE idempotency_key = %(key)s AND void_reason IS NULL) "
         "OR EXISTS (SELECT 1 FROM entries WHERE idempotency_key = %(key)s AND void_reason IS NOT NULL)"
     )
-    row = store.transaction(lambda connection: connection.execute(query, {"key": key}).fetchone())
-    return bool(row and row[0])
+
+    def work(connection: Connection) -> bool:
+        row = connection.execute(query, {"key": key}).fetchone()
+        return bool(row and row[0])
+
+    return any(one.transaction(work) for one in {store, store.whole})
 
 
 def is_promised(store: Store, tenure: Tenure, key: str) -> bool:

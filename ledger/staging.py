@@ -1,6 +1,7 @@
 """The external sort of a staged run: records go in page by page, and come back in group and payload order."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from uuid import UUID
 
@@ -87,14 +88,15 @@ class StagedRecords:
         self._expected = expected
         self._rows = min(_ROWS_MAX, max(1, _FETCH_BYTES_MAX // max(1, largest_bytes)))
         self._cursors = count()
+        self._open = ExitStack()
         try:
-            self._connection = store.connect()
+            self._connection = self._open.enter_context(store.reading())
         except psycopg.Error as error:
             raise translate(error) from error
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._open.close()
 
     def in_order(self) -> Iterator[Record]:
         """Yield all of them in group and payload order.

@@ -1,8 +1,8 @@
 """The one door to the database: connections, transactions, statements from files, the driver's errors in our words."""
 
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +79,7 @@ def connect_arguments(url: str) -> dict[str, Any]:
     login = {name: unquote(parts[name]) for name in ("user", "password") if parts[name]}
     options = dict(parse_qsl(parts["options"] or ""))
     try:
-        return conninfo_to_dict(f"postgresql://{parts['server']}", **login, **options)
+        return conninfo_to_dict(f"postgresql://{parts['server']}", **{**options, **login})
     except psycopg.ProgrammingError as error:
         raise InputError(f"the ledger's URL cannot be read: {reason_of(error)}; mend ledger.database_url") from None
 
@@ -147,6 +147,20 @@ class Store:
         connection = psycopg.connect(autocommit=True, application_name="dispatch-ledger", **arguments)
         connection.execute(_SESSION)
         return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a connection of its own, to read with cursors while the usual one works; closed at the end."""
+        connection = self.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    @property
+    def whole(self) -> "Store":
+        """The ledger with everything in it: this one, save in a dry run, which works on a copy of one window."""
+        return self
 
 
 def translate(error: psycopg.Error) -> DispatchLedgerError:

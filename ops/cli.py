@@ -140,12 +140,14 @@ def dispatch(
     task: Annotated[str | None, typer.Option(help="A file with the task's JSON, or - for standard input.")] = None,
     window: Annotated[str | None, typer.Option(help="The window's start, such as 2026-09-17T15:00:00Z.")] = None,
     due: Annotated[bool, typer.Option("--due", help="Every closed window not yet dispatched, oldest first.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Find the due records of one window and send each group as one job."""
     with cancellable() as cancellation:
         chosen = _chosen_window(execute_time, task, window, due=due)
         settings = CONTEXT.settings()
-        with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
+        wired = wiring.dry_dispatcher if dry_run else wiring.dispatcher
+        with _progress() as on_progress, wired(settings, cancellation, on_progress) as dispatcher:
             if chosen is not None and not runs.has_ended(dispatcher.store, chosen):
                 raise InputError(f"window {chosen} has not ended yet; dispatch it after {chosen.end_name}")
             reports = [dispatcher.dispatch(chosen, "manual")] if chosen else list(dispatcher.dispatch_due("manual"))
@@ -165,9 +167,10 @@ def reconcile(
     release_hold: Annotated[
         bool, typer.Option("--release-hold", help="You have looked at the held windows given: let them go on.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
-    from reconcile.reconciler import Reconciler, require_ended, windows_to_rescan
+    from reconcile.reconciler import require_ended, windows_to_rescan
     from reconcile.rescan import Options
 
     with cancellable() as cancellation:
@@ -178,10 +181,11 @@ def reconcile(
         options = Options(
             settings.reconcile, settings.reconcile.grace, repair=not no_repair, delete_orphans=delete_orphans
         )
-        with _progress() as on_progress, wiring.dispatcher(settings, cancellation, on_progress) as dispatcher:
+        wired = wiring.dry_dispatcher if dry_run else wiring.dispatcher
+        with _progress() as on_progress, wired(settings, cancellation, on_progress) as dispatcher:
             require_ended(dispatcher, chosen)
             windows = chosen or windows_to_rescan(dispatcher, settings.reconcile.lookback if back is None else back)
-            report = Reconciler(dispatcher, options).reconcile(windows, release_hold=release_hold)
+            report = wiring.reconciler(dispatcher, options).reconcile(windows, release_hold=release_hold)
     _report_reconcile(report, explicit=bool(chosen))
 
 

@@ -24,6 +24,7 @@ from dispatch.checks import (
     QueueFacts,
     create_queue,
     judge_bucket,
+    judge_control,
     judge_dead_letters,
     judge_lifecycle,
     judge_no_dead_letters,
@@ -51,6 +52,11 @@ _TIMES_LOOKED_AT = 50
 _AFTER_CONFIG = ("credentials", "table", "index", "projection", "bucket", "queue", "ledger", "revision", "clock")
 _AFTER_TABLE = ("query", "read_again", "record")
 _AFTER_QUEUE = ("visibility", "retention", "dead_letter_queue", "tries")
+
+_NO_BUCKET = [
+    failed("bucket", "objects.bucket", "not set", "set it to the S3 bucket that group payloads go to"),
+    skipped("lifecycle", "objects.bucket", "no bucket is named"),
+]
 
 Group = Callable[[], list[Check]]
 
@@ -90,9 +96,12 @@ def count(lines: Sequence[Check], state: str) -> int:
 
 def error_line(lines: Sequence[Check]) -> str | None:
     """Name what failed, on one line; None when nothing did."""
-    names = [f"{one.name} {one.subject}".strip() for one in lines if one.state == "failed"]
-    if not names:
+    broken = [one for one in lines if one.state == "failed"]
+    names = [f"{one.name} {one.subject}".strip() for one in broken]
+    if not broken:
         return None
+    if len(broken) == 1:
+        return f"{names[0]}: {broken[0].detail}; {broken[0].mend}"
     return f"{len(names)} of {len(lines)} checks failed: {', '.join(names)}; each line says how to mend it"
 
 
@@ -147,13 +156,16 @@ def _connect(settings: Settings, stack: ExitStack) -> tuple[list[Check], Inspect
     """Find endpoint, region and credentials; the lines say what was found, or why nothing of AWS can be looked at."""
     embedded = settings.aws.endpoint_url == wiring.EMBEDDED
     where = settings.aws.endpoint_url or "AWS"
-    skips = [skipped(name, "", "AWS cannot be asked") for name in ("table", "index", "projection", "bucket", "queue")]
+    skips = [skipped(name, "", "AWS cannot be asked") for name in ("table", "index", "projection", "queue")]
+    skips += [skipped("bucket", "", "AWS cannot be asked")] if settings.objects.bucket else _NO_BUCKET
     try:
         endpoint = stack.enter_context(wiring.aws_endpoint(settings))
         session = Session(endpoint, settings.aws.region, embedded=embedded)
         inspector = Inspector(session)
     except NoRegionError as error:
         return [of_error("region", where, error), skipped("credentials", where, "no region is known"), *skips], None
+    except UnavailableError as error:
+        return [of_error("endpoint", where, error), skipped("credentials", where, "AWS cannot be asked"), *skips], None
     except DispatchLedgerError as error:
         return [of_error("credentials", where, error), *skips], None
     region = ok("region", where, session.region)
@@ -210,10 +222,7 @@ def _examine_records(inspector: Inspector, settings: Settings, table: dict[str, 
 def _examine_bucket(inspector: Inspector, settings: Settings) -> list[Check]:
     bucket, prefix = settings.objects.bucket, settings.objects.prefix
     if not bucket:
-        return [
-            failed("bucket", "objects.bucket", "not set", "set it to the S3 bucket that group payloads go to"),
-            skipped("lifecycle", "objects.bucket", "no bucket is named"),
-        ]
+        return _NO_BUCKET
     try:
         facts = inspector.bucket(bucket, prefix)
     except DispatchLedgerError as error:
@@ -244,8 +253,11 @@ def _examine_queues(inspector: Inspector, settings: Settings) -> list[Check]:
             silent = isinstance(error, UnavailableError)
             lines += _missing_queue(name, key, error)
             continue
-        found = [*judge_queue(facts, _overhead_bytes(settings, name)), *_examine_waiting(inspector, facts, settings)]
-        lines += found if name in routed else softened(found, key)
+        if name in routed:
+            kept = judge_retention(facts, settings.reconcile)
+            lines += [*judge_queue(facts, _overhead_bytes(settings, name)), kept, *_examine_dead(inspector, facts)]
+        else:
+            lines += softened([judge_control(facts), *_examine_dead(inspector, facts)], key)
     return lines
 
 
@@ -259,20 +271,19 @@ def _missing_queue(name: str, key: str, error: DispatchLedgerError) -> list[Chec
     return [line, *(skipped(one, name, "the queue cannot be looked at") for one in _AFTER_QUEUE)]
 
 
-def _examine_waiting(inspector: Inspector, facts: QueueFacts, settings: Settings) -> list[Check]:
-    """Look at how long a message of this queue lives, and where it ends."""
-    kept = judge_retention(facts, settings.reconcile)
+def _examine_dead(inspector: Inspector, facts: QueueFacts) -> list[Check]:
+    """Look at where a message of this queue ends."""
     no_tries = skipped("tries", facts.name, "there is no dead-letter queue to look at")
     try:
         target = inspector.dead_letters(facts)
     except DispatchLedgerError as error:
         if not is_denied(error):
-            return [kept, of_error("dead_letter_queue", facts.name, error, _create_target(facts, error)), no_tries]
+            return [of_error("dead_letter_queue", facts.name, error, _create_target(facts, error)), no_tries]
         mend = "allow sqs:GetQueueUrl and sqs:GetQueueAttributes on the dead-letter queue"
-        return [kept, warning("dead_letter_queue", facts.name, "it may not be looked at", mend), no_tries]
+        return [warning("dead_letter_queue", facts.name, "it may not be looked at", mend), no_tries]
     if target is None:
-        return [kept, judge_no_dead_letters(facts)]
-    return [kept, *judge_dead_letters(facts, target)]
+        return [judge_no_dead_letters(facts)]
+    return judge_dead_letters(facts, target)
 
 
 def _create_target(facts: QueueFacts, error: DispatchLedgerError) -> str | None:
@@ -283,19 +294,16 @@ def _create_target(facts: QueueFacts, error: DispatchLedgerError) -> str | None:
 
 
 def _overhead_bytes(settings: Settings, queue: str) -> int:
-    """Return what the largest message to a queue takes beside its group values; a control queue's has a job id only."""
+    """Return what the largest message to a route's queue takes beside its group values."""
     bucket, prefix = settings.objects.bucket or "", settings.objects.prefix
     routes = {name: route for name, route in settings.routes.items() if route.queue == queue}
     return max(
-        (
-            overhead_bytes(
-                settings.pipeline,
-                window_at(0),
-                Destination(id=0, route=name, job=route.job, queue=queue, bucket=bucket, prefix=prefix),
-            )
-            for name, route in routes.items()
-        ),
-        default=0,
+        overhead_bytes(
+            settings.pipeline,
+            window_at(0),
+            Destination(id=0, route=name, job=route.job, queue=queue, bucket=bucket, prefix=prefix),
+        )
+        for name, route in routes.items()
     )
 
 
@@ -306,20 +314,28 @@ def _examine_ledger(settings: Settings) -> list[Check]:
     try:
         with wiring.database(settings) as url:
             inspected = inspect_server(url)
-            current = schema.current_revision(url)
+            revision = _examine_revision(url, subject, embedded=embedded)
     except DispatchLedgerError as error:
         return [
             of_error("ledger", subject, error),
             *(skipped(name, subject, "the ledger does not answer") for name in skips),
             skipped("clock", subject, "the ledger does not answer"),
         ]
-    known = current is not None and upgrading.is_known(current)
     return [
         *checks.judge_server(subject, inspected.facts),
-        checks.judge_revision(subject, current, schema.head_revision(), embedded=embedded, known=known),
+        revision,
         checks.judge_rights(subject, inspected.facts, inspected.missing_rights),
         checks.judge_clock(subject, inspected.facts.skew),
     ]
+
+
+def _examine_revision(url: str, subject: str, *, embedded: bool) -> Check:
+    try:
+        current = schema.current_revision(url)
+    except DispatchLedgerError as error:
+        return of_error("revision", subject, error)
+    known = current is not None and upgrading.is_known(current)
+    return checks.judge_revision(subject, current, schema.head_revision(), embedded=embedded, known=known)
 
 
 def _at_once(groups: dict[str, Group]) -> list[Check]:

@@ -10,6 +10,7 @@ from ledger.documents import Document
 from ledger.errors import DispatchLedgerError
 from ledger.history import record_history
 from ledger.settings import Settings
+from ledger.store import Store
 from ops import views, wiring
 from ops.context import CONTEXT
 
@@ -28,38 +29,49 @@ def add_to(app: typer.Typer) -> None:
 def show_record(record_id: Annotated[str, typer.Argument(help="The record's id: its table key.")]) -> None:
     """Tell why a record was dispatched, or why not: the source now, its claims, entries, receipts and findings."""
     settings = CONTEXT.settings()
-    document = record_document(settings, record_id)
+    seen = _ask_from_here(settings, record_id)
+    with wiring.ledger(settings) as store:
+        document = record_document(settings, store, seen)
     if CONTEXT.json:
         CONTEXT.print_json(document)
     else:
         _show(CONTEXT.console, document)
 
 
-def record_document(settings: Settings, record_id: str) -> Document:
-    """Ask the source, then the ledger, so that what is claimed in between is not taken for missed.
+def record_document(settings: Settings, store: Store, seen: "Sighting") -> Document:
+    """Return the story of a record, given what the source has said of it.
 
-    When the source cannot be asked, the document says so and has the ledger's part all the same.
+    The source is asked first, so that what is claimed in between is not taken for missed. When it could not be asked,
+    the document says so and has the ledger's part all the same.
 
     Raises:
         UnavailableError: when the ledger does not answer.
     """
     from dispatch.explaining import explain
 
-    seen = _ask_source(settings, record_id)
-    with wiring.ledger(settings) as store:
-        story, facts = record_history(store, settings.pipeline, seen.record_id, seen.windows, seen.group_digest)
+    story, facts = record_history(store, settings.pipeline, seen.record_id, seen.windows, seen.group_digest)
     answer = explain(seen, facts, settings)
     head = {name: story.pop(name) for name in ("record_id", "pipeline")}
     return {**head, "answer": answer.sentence, "reason": answer.reason, "source": _source(seen, answer), **story}
 
 
-def _ask_source(settings: Settings, record_id: str) -> "Sighting":
+def ask_source(settings: Settings, endpoint: str | None, record_id: str) -> "Sighting":
+    """Ask the source for a record; an error is in the answer."""
     from dispatch.lookup import look_up, not_asked
 
     try:
-        with wiring.aws_endpoint(settings) as endpoint:
-            return look_up(settings, endpoint, record_id)
+        return look_up(settings, endpoint, record_id)
     except DispatchLedgerError as error:
+        return not_asked(record_id, error)
+
+
+def _ask_from_here(settings: Settings, record_id: str) -> "Sighting":
+    from dispatch.lookup import not_asked
+
+    try:
+        with wiring.aws_endpoint(settings) as endpoint:
+            return ask_source(settings, endpoint, record_id)
+    except DispatchLedgerError as error:  # the emulator does not start
         return not_asked(record_id, error)
 
 

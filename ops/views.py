@@ -1,7 +1,7 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -29,6 +29,7 @@ _COUNTS = {
     "confirmed": "jobs confirmed by their queue",
     "recovered": "jobs finished that an earlier run left",
 }
+DRY_RUN = "dry run: nothing was written or sent"
 _NO_WRAP = {"window", "state", "entry", "job", "booked for", "kind"}
 _STATE_STYLE = {
     "completed": "green",
@@ -76,6 +77,8 @@ def run_exit_code(report: "RunReport") -> int:
 def show_run(console: Console, report: "RunReport") -> None:
     """Print what a run did."""
     title = Text.assemble("window ", (report.window.name, "bold"), " · ", report.flow, " · ", styled(report.outcome))
+    if report.dry_run:
+        title = Text.assemble((DRY_RUN, "bold yellow"), "\n", title)
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
     counts = msgspec.structs.asdict(report.counts)
     table.add_row("pages read", str(counts["pages"]), "")
@@ -90,16 +93,24 @@ def show_run(console: Console, report: "RunReport") -> None:
     console.print(table)
 
 
-def show_runs(console: Console, reports: "Iterable[RunReport]") -> None:
+def show_runs(console: Console, reports: "Sequence[RunReport]") -> None:
     """Print one line a run."""
-    table = Table(box=None, padding=(0, 1))
+    title = Text(DRY_RUN, style="bold yellow") if any(one.dry_run for one in reports) else None
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     table.add_column("window", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
-    for name in ("due", "already_claimed", "claimed", "confirmed", "recovered", "findings"):
+    for name in ("due", "already_claimed", "claimed", "entries", "confirmed", "recovered", "findings"):
         table.add_column(name.replace("_", " "), justify="right")
     for report in reports:
         counts = report.counts
-        numbers = (counts.due, counts.already_claimed, counts.claimed, counts.confirmed, counts.recovered)
+        numbers = (
+            counts.due,
+            counts.already_claimed,
+            counts.claimed,
+            counts.entries,
+            counts.confirmed,
+            counts.recovered,
+        )
         cells = [*(f"{number:,}" for number in numbers), str(report.open_findings)]
         table.add_row(report.window.name, styled(report.outcome), *cells)
     console.print(table)
@@ -179,7 +190,8 @@ def reconcile_exit_code(report: "WindowReport", *, explicit: bool) -> int:
         return BusyError.exit_code if explicit else 0
     if report.error is not None:
         return error_exit_code(report.error)
-    return 3 if any(one["state"] == "open" for one in report.findings) else 0
+    # Of a dry run, a finding also says in which state a reconcile would leave it.
+    return 3 if any(one.get("would_be", one["state"]) == "open" for one in report.findings) else 0
 
 
 def show_reconcile(console: Console, report: "Report") -> None:
@@ -193,13 +205,21 @@ def show_reconcile(console: Console, report: "Report") -> None:
             "late": one.late,
             "open": sum(found["state"] == "open" for found in one.findings),
             "repaired": sum(found["state"] == "repaired" for found in one.findings),
+            "would repair": sum(found.get("would_repair") is not None for found in one.findings),
+            "would close": one.would_close,
         }
         for one in report.windows
     ]
-    columns = {name: name for name in ("window", "outcome", "due", "claimed", "late", "open", "repaired")}
-    show_rows(console, f"reconcile · {report.count('open')} open, {report.count('repaired')} repaired", rows, columns)
+    names = ["window", "outcome", "due", "claimed", "late", "open"]
+    names += ["would repair", "would close"] if report.dry_run else ["repaired"]
+    numbers = f"{report.count('open')} open, {report.count('repaired')} repaired"
+    if report.dry_run:
+        console.print(Text(DRY_RUN, style="bold yellow"))
+        numbers = f"{report.count('open')} open, {report.would_repair} would be repaired"
+    show_rows(console, f"reconcile · {numbers}", rows, {name: name for name in names})
     found = [one for window in report.windows for one in window.findings]
-    shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state", "repair": "repair"}
+    shown = {"id": "id", "kind": "kind", "cause": "cause", "record_id": "record", "state": "state"}
+    shown |= {"would_be": "would be", "would_repair": "by"} if report.dry_run else {"repair": "repair"}
     show_rows(console, "findings", found, shown | {"detail": "detail"})
 
 

@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import structlog
+
 from dispatch.run import Cancellation
 from ledger import schema
 from ledger.embedded import embedded_postgres
@@ -21,7 +23,10 @@ from ledger.store import Store
 
 if TYPE_CHECKING:
     from dispatch.aws.control import ControlQueues
-    from dispatch.dispatcher import Dispatcher
+    from dispatch.dispatcher import Dispatcher, Partners
+    from dispatch.dry_run import DryDispatcher
+    from reconcile.reconciler import Reconciler
+    from reconcile.rescan import Options
 
 EMBEDDED = "embedded"
 _EMULATED_MARK = "emulated"  # a file in the state folder: its ledger holds windows of the emulated AWS
@@ -81,14 +86,47 @@ def dispatcher(
             AWS while these settings name another; the ledger has not been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
-    from dispatch.dispatcher import Dispatcher, connect_partners
+    from dispatch.dispatcher import Dispatcher
+
+    with _partners_and_ledger(settings) as (partners, store):
+        _mark_emulated(settings)
+        yield Dispatcher(settings, store, partners, cancellation, holder(), on_progress)
+
+
+@contextmanager
+def dry_dispatcher(
+    settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
+) -> Iterator["DryDispatcher"]:
+    """Yield a dispatcher that only says what it would do; errors are those of `dispatcher`."""
+    from dispatch.dry_run import DryDispatcher, dry_partners
+    from ledger.dry_run import DryStore
+
+    with _partners_and_ledger(settings) as (partners, store), DryStore(store.url, settings.pipeline) as dry:
+        readers = dry_partners(partners, dry)
+        with structlog.contextvars.bound_contextvars(dry_run=True):
+            yield DryDispatcher(settings, dry, readers, cancellation, holder(), on_progress)
+
+
+def reconciler(dispatcher: "Dispatcher", options: "Options") -> "Reconciler":
+    """Return a reconciler with a dispatcher's partners; one that only says what it would do, if the dispatcher does."""
+    from dispatch.dry_run import DryDispatcher
+    from reconcile.dry_run import DryReconciler
+    from reconcile.reconciler import Reconciler
+
+    if isinstance(dispatcher, DryDispatcher):
+        return DryReconciler(dispatcher, options)
+    return Reconciler(dispatcher, options)
+
+
+@contextmanager
+def _partners_and_ledger(settings: Settings) -> Iterator[tuple["Partners", Store]]:
+    from dispatch.dispatcher import connect_partners
 
     _keep_apart(settings)
     with aws_endpoint(settings) as endpoint:
         partners = connect_partners(settings, endpoint)
         with ledger(settings) as store:
-            _mark_emulated(settings)
-            yield Dispatcher(settings, store, partners, cancellation, holder(), on_progress)
+            yield partners, store
 
 
 def _keep_apart(settings: Settings) -> None:

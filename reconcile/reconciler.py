@@ -39,6 +39,7 @@ class WindowReport:
         late: differences that are too young to be called one.
         busy: whether another run was working on it.
         findings: those that are open, and those that this reconcile has seen or repaired, as documents.
+        would_close: in a dry run, how many findings would be closed; else None.
     """
 
     window: Window
@@ -51,18 +52,34 @@ class WindowReport:
     findings: list[dict[str, Any]] = field(default_factory=list)
     error: DispatchLedgerError | None = None
     busy: bool = False
+    would_close: int | None = None
 
 
 @dataclass
 class Report:
-    """What came of a reconcile of several windows."""
+    """What came of a reconcile of several windows.
+
+    Attributes:
+        dry_run: whether it says what a reconcile would do, and there was none.
+    """
 
     run_id: UUID
     windows: list[WindowReport] = field(default_factory=list)
+    dry_run: bool = False
 
     def count(self, state: str) -> int:
         """Count the listed findings in one state."""
         return sum(one["state"] == state for window in self.windows for one in window.findings)
+
+    @property
+    def would_repair(self) -> int:
+        """How many findings a reconcile would repair, of a dry run."""
+        return sum(one.get("would_repair") is not None for window in self.windows for one in window.findings)
+
+    @property
+    def would_close(self) -> int:
+        """How many findings a reconcile would close, of a dry run."""
+        return sum(window.would_close or 0 for window in self.windows)
 
 
 @dataclass
@@ -116,7 +133,7 @@ class Reconciler:
 
     def _look(self, report: WindowReport, *, release_hold: bool, run_id: UUID) -> None:
         window = report.window
-        facts = evidence.window_facts(self._store, self._pipeline, window)
+        facts = self._facts(window)
         release = release_hold and facts.held_reason is not None
         if facts.leased:
             raise BusyError(f"window {window} is being worked on; try again later")
@@ -133,6 +150,9 @@ class Reconciler:
             runs.release_hold(self._store, self._pipeline, window)
         options = replace(self.options, guarded=False, grace=timedelta()) if release else self.options
         self._rescan(report, facts, options, run_id)
+
+    def _facts(self, window: Window) -> WindowFacts:
+        return evidence.window_facts(self._store, self._pipeline, window)
 
     @property
     def _store(self) -> Store:
@@ -219,13 +239,18 @@ def require_ended(dispatcher: Dispatcher, windows: Sequence[Window]) -> None:
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """Return the document of `reconcile --json`."""
-    return {
+    """Return the document of `reconcile --json`; of a dry run, which has no run, with what would be repaired."""
+    document = {
         "run_id": str(report.run_id),
         "windows": [_window_document(one) for one in report.windows],
         "open": report.count("open"),
         "repaired": report.count("repaired"),
     }
+    if not report.dry_run:
+        return document
+    windows = [_window_document(one) | {"run_id": None, "would_close": one.would_close} for one in report.windows]
+    would = {"would_repair": report.would_repair, "would_close": report.would_close}
+    return document | {"run_id": None, "windows": windows, "dry_run": True} | would
 
 
 def _window_document(report: WindowReport) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def served(settings: Settings, url: str, sender: JobSender) -> Iterator[FastAPI]
     """Make the application for a ledger."""
     pool = StorePool(url, 16)
     try:
-        yield create_app(Api(settings, pool, sender))
+        yield create_app(Api(settings, settings.aws.endpoint_url, pool, sender))
     finally:
         pool.close()
 

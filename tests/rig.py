@@ -12,15 +12,18 @@ import msgspec
 import psycopg
 
 from dispatch.dispatcher import Dispatcher, Partners, RunReport, connect_partners
+from dispatch.dry_run import DryDispatcher, dry_partners
 from dispatch.run import Cancellation
 from ledger.acknowledging import parse_note
 from ledger.canonical import unpacked_id
+from ledger.dry_run import DryStore
 from ledger.instants import Window, parse_window
 from ledger.plans import Scope, plan_document
 from ledger.settings import Settings, env_name, load_settings
 from ledger.store import Store, connect_arguments
+from ops import wiring
 from reconcile.adopt import adopt_objects, adoption_document
-from reconcile.reconciler import Reconciler, report_document
+from reconcile.reconciler import report_document
 from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
 from reconcile.rescan import Options
 from tests.aws_servers import World
@@ -77,12 +80,18 @@ class Rig:
         *,
         endpoint: str | None = None,
         cancellation: Cancellation | None = None,
+        dry_run: bool = False,
         **overrides: str,
     ) -> Iterator[Dispatcher]:
         """Wire a dispatcher; its store is closed at the end of the block."""
         settings = self.settings(flow, endpoint=endpoint, **overrides)
+        partners, cancellation = self.partners(settings), cancellation or Cancellation()
+        if dry_run:
+            with DryStore(self.url, settings.pipeline) as dry:
+                yield DryDispatcher(settings, dry, dry_partners(partners, dry), cancellation, "test:1")
+            return
         with Store(self.url) as store:
-            yield Dispatcher(settings, store, self.partners(settings), cancellation or Cancellation(), "test:1")
+            yield Dispatcher(settings, store, partners, cancellation, "test:1")
 
     def run(
         self,
@@ -91,11 +100,13 @@ class Rig:
         window: Window | str = WINDOW,
         endpoint: str | None = None,
         cancellation: Cancellation | None = None,
+        dry_run: bool = False,
         **overrides: str,
     ) -> RunReport:
-        """Dispatch one window."""
+        """Dispatch one window, or say what that would do."""
         chosen = parse_window(window) if isinstance(window, str) else window
-        with self.dispatcher(flow, endpoint=endpoint, cancellation=cancellation, **overrides) as dispatcher:
+        given: dict[str, Any] = {"endpoint": endpoint, "cancellation": cancellation, "dry_run": dry_run, **overrides}
+        with self.dispatcher(flow, **given) as dispatcher:
             return dispatcher.dispatch(chosen, "manual")
 
     def reconcile(
@@ -106,15 +117,17 @@ class Rig:
         release_hold: bool = False,
         repair: bool = True,
         delete_orphans: bool = False,
+        dry_run: bool = False,
         **overrides: str,
     ) -> dict[str, Any]:
         """Reconcile windows without any grace, unless a setting says otherwise; gives the document."""
         defaults = {"reconcile__grace": "0s", "reconcile__orphan_grace": "0s"}
-        with self.dispatcher(endpoint=endpoint, cancellation=cancellation, **(defaults | overrides)) as dispatcher:
+        given: dict[str, Any] = {"endpoint": endpoint, "cancellation": cancellation, "dry_run": dry_run}
+        with self.dispatcher(**(given | defaults | overrides)) as dispatcher:
             chosen = dispatcher.settings.reconcile
             options = Options(chosen, chosen.grace, repair=repair, delete_orphans=delete_orphans)
             wanted = [parse_window(one) for one in windows or (WINDOW,)]
-            report = Reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
+            report = wiring.reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
             return _decoded(report_document(report))  # type: ignore[no-any-return]
 
     def plan(self, window: str = WINDOW, *, groups: Sequence[str] = (), by: str = "ann", **wanted: Any) -> Any:

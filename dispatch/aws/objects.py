@@ -1,21 +1,24 @@
-"""The object store: bulk uploads through a fast client, everything else through boto3."""
+"""The object store: bulk uploads through a fast client, everything else through botocore."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import obstore
 from botocore.exceptions import ClientError
-from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
+from ledger import clock
 from ledger.errors import CorruptError, MissingError
 from ledger.facts import StoredObject
+
+if TYPE_CHECKING:  # obstore has it for type checkers only
+    from obstore.store import S3Credential
 
 _UPLOADS_AT_ONCE = 32
 _PART_BYTES = 5 * 1024 * 1024
@@ -26,6 +29,8 @@ _GONE = {"404", "NoSuchKey"}
 _TAGS_MAX = 10
 _READ_BYTES = 1024 * 1024
 _PATIENCE = timedelta(seconds=30)
+# botocore gives no credentials that end within ten minutes; obstore asks again five minutes before the end.
+_CREDENTIAL_LASTS = timedelta(minutes=10)
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -73,7 +78,7 @@ class S3Objects:
             self._stores[bucket] = S3Store(
                 bucket,
                 region=self._region_of(bucket),
-                credential_provider=Boto3CredentialProvider(self._session.boto),
+                credential_provider=self._credential,
                 client_options={
                     "allow_http": True,
                     "timeout": self._call,
@@ -83,6 +88,18 @@ class S3Objects:
                 **options,
             )
         return self._stores[bucket]
+
+    def _credential(self) -> "S3Credential":
+        """Give what the fast client signs with; botocore renews it, and it is asked for again long before it ends."""
+        frozen = self._session.credentials.get_frozen_credentials()
+        assert frozen.access_key is not None, "the session refused to begin without credentials"
+        assert frozen.secret_key is not None, "the session refused to begin without credentials"
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": clock.utc_now() + _CREDENTIAL_LASTS,
+        }
 
     def put_many(self, bucket: str, uploads: Sequence[Upload]) -> list[StoredObject]:
         """Store objects, many at once; returns what the store answered, in the same order."""
@@ -178,11 +195,15 @@ class S3Objects:
 
     def tag(self, bucket: str, key: str, name: str, value: str) -> bool:
         """Set one tag of an object and leave its others as they are; returns whether there was room for it."""
+        wanted = self.tags_with(bucket, key, name, value)
+        if wanted is not None:
+            self._put_tags(bucket, key, wanted)
+        return wanted is not None
+
+    def tags_with(self, bucket: str, key: str, name: str, value: str) -> dict[str, str] | None:
+        """Return an object's tags with one of them set; None when there is no room for it."""
         wanted = {**self.tags(bucket, key), name: value}
-        if len(wanted) > _TAGS_MAX:
-            return False
-        self._put_tags(bucket, key, wanted)
-        return True
+        return wanted if len(wanted) <= _TAGS_MAX else None
 
     def untag(self, bucket: str, key: str, name: str) -> None:
         """Take one tag from an object, if it has it."""

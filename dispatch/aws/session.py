@@ -1,4 +1,7 @@
-"""Sessions and clients: credentials from the AWS default chain, endpoints and time-outs from the settings."""
+"""Sessions and clients: credentials from the AWS default chain, endpoints and time-outs from the settings.
+
+Clients are botocore's own, which are the same as boto3's: what boto3 lays over them takes long to import.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -6,7 +9,6 @@ from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import boto3
 import botocore.session
 import msgspec
 from botocore.config import Config
@@ -148,10 +150,11 @@ class Session:
             if embedded:
                 core.set_credentials("embedded", "embedded")
                 region = region or core.get_config_variable("region") or _EMBEDDED_REGION
-            self.boto = boto3.Session(botocore_session=core, region_name=region)
-            credentials = self.boto.get_credentials()
+            if region:
+                core.set_config_variable("region", region)  # also for those who are asked for credentials
+            credentials = core.get_credentials()
+            self.region: str = core.get_config_variable("region") or ""
         self.credentials_from: str = getattr(credentials, "method", "") or "unknown"
-        self.region: str = self.boto.region_name or ""
         if not self.region:
             raise NoRegionError("AWS: no region is known; set aws.region or AWS_REGION")
         if credentials is None:
@@ -159,6 +162,8 @@ class Session:
                 "AWS: no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
                 "or give the machine a role",
             )
+        self._core = core
+        self.credentials = credentials
 
     def client(self, service: str, *, tries: int, read: timedelta = timedelta(seconds=_READ_S)) -> Any:
         """Make a client.
@@ -177,5 +182,5 @@ class Session:
             s3={"addressing_style": "path"} if self.endpoint_url else None,
         )
         with translated(service):
-            client: Any = self.boto.client  # the service is a variable here, which the stubs do not foresee
-            return client(service, endpoint_url=self.endpoint_url, config=config)
+            create: Any = self._core.create_client  # the service is a variable here, which the stubs do not foresee
+            return create(service, region_name=self.region, endpoint_url=self.endpoint_url, config=config)

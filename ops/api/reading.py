@@ -15,6 +15,7 @@ from ops.api.access import Operator, Viewer
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import TIME, Strict, Text, bounds_of
+from ops.show_record import ask_source, record_document
 
 
 class _Anything(Convertor[str]):
@@ -51,6 +52,15 @@ _FINDING = {
     "repair": None,
     "first_seen_at": "2026-09-17T16:01:12.5Z",
     "detail": {"verdict": "sent_twice", "proven": False, "accepted": 1, "receipts": 0, "queue": "reward-point"},
+}
+_RECORD = {
+    "record_id": "R1",
+    "pipeline": "reward",
+    "answer": "It was not dispatched: its status is Rewarded, and WaitToReward is due.",
+    "reason": "not_due",
+    "occurrences": [],
+    "findings": [],
+    "events": [],
 }
 _STORY: dict[str, Any] = {"findings": [], "events": []}
 Kind = Literal[
@@ -112,16 +122,17 @@ def show_entry(entry_id: UUID, _: Viewer, api: Shared) -> Response:
 @router.get(
     "/records/{record_id:anything}",
     tags=["entries and records"],
-    responses=shows({"record_id": "R1", "pipeline": "reward", "occurrences": [], **_STORY}) | may_answer(),
+    responses=shows(_RECORD) | may_answer(),
 )
 def show_record(
     record_id: Annotated[str, Path(max_length=4096, description="The table's key; percent-encode what is not plain.")],
     _: Viewer,
     api: Shared,
 ) -> Response:
-    """Tell the story of a record; one that was never claimed has an empty one."""
+    """Tell why a record was dispatched, or why not: the source now, its claims, entries, receipts and findings."""
+    seen = ask_source(api.settings, api.endpoint, record_id)
     with api.store() as store:
-        return answer(history.record_history(store, api.pipeline, record_id))
+        return answer(record_document(api.settings, store, seen))
 
 
 @router.get("/findings", tags=["findings"], responses=shows({"findings": [_FINDING]}) | may_answer())

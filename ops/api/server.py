@@ -42,7 +42,7 @@ def run(settings: Settings, cancellation: Cancellation, host: str, port: int, re
         )
     with _bound(host, port) as listener, wiring.aws_endpoint(settings) as endpoint, wiring.ledger(settings) as store:
         pool = StorePool(store.url, CONNECTIONS)
-        api = Api(settings, pool, JobSender(wiring.control_queues(settings, endpoint), settings.jobs))
+        api = Api(settings, endpoint, pool, JobSender(wiring.control_queues(settings, endpoint), settings.jobs))
         try:
             _serve(api, cancellation, listener, lambda: ready(_url(listener)))
         finally:

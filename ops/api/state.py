@@ -22,11 +22,13 @@ class Api:
     """What requests are answered with.
 
     Attributes:
+        endpoint: of all AWS services; None for AWS itself.
         stopping: set when the server is asked to end; streams look at it.
         streams: how many more streams may be open: each of them takes a thread now and then.
     """
 
     settings: Settings
+    endpoint: str | None
     pool: StorePool
     sender: JobSender
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -34,6 +34,7 @@ from ops.jobs import kinds
 from ops.jobs.kinds import Kind, Outcome
 from ops.jobs.requests import AnyRequest
 from ops.jobs.sending import JobSender
+from ops.show_record import ask_source, record_document
 from tests.api_kit import TOKENS, check_problem, client_of, served, tokens_setting
 from tests.aws_servers import World
 from tests.fault.windows import fill
@@ -354,6 +355,11 @@ def test_the_same_documents_as_the_command_line(client: TestClient, planter: Pla
     entry = store.transaction(lambda connection: connection.execute("SELECT id FROM entries LIMIT 1").fetchone())
     assert entry is not None
     bounds, everything = parse_bounds(FROM, TO), Wanted(KINDS, ("open",), 1000)
+    api: state.Api = client.app.state.api  # type: ignore[attr-defined]
+
+    def told_of(record_id: str) -> Any:
+        return record_document(api.settings, store, ask_source(api.settings, api.endpoint, record_id))
+
     expected = {
         f"{V1}/windows?from={FROM}&to={TO}": reports.report_windows(store, "reward", bounds).document,
         f"{V1}/windows/{hour_of(15)}": history.window_history(store, "reward", parse_window(hour_of(15))),
@@ -361,9 +367,9 @@ def test_the_same_documents_as_the_command_line(client: TestClient, planter: Pla
             store, "reward", parse_window("2020-01-01T00:00:00Z")
         ),
         f"{V1}/entries/{entry[0]}": history.entry_history(store, "reward", entry[0]),
-        f"{V1}/records/edge": history.record_history(store, "reward", "edge"),
-        f"{V1}/records/%7B%22Id%22%3A%22a%2Fb%22%7D": history.record_history(store, "reward", '{"Id":"a/b"}'),
-        f"{V1}/records/a%0Ab%00": history.record_history(store, "reward", "a\nb\0"),
+        f"{V1}/records/edge": told_of("edge"),
+        f"{V1}/records/%7B%22Id%22%3A%22a%2Fb%22%7D": told_of('{"Id":"a/b"}'),
+        f"{V1}/records/a%0Ab%00": told_of("a\nb\0"),
         f"{V1}/findings": reports.list_findings(store, "reward", None, everything).document,
     }
     for path, document in expected.items():
@@ -483,7 +489,7 @@ def test_what_nobody_expected_tells_nothing_of_the_inside(client: TestClient, mo
         raise DispatchLedgerError("secret-123")
 
     for wrong in (fail, disagree):
-        monkeypatch.setattr(history, "record_history", wrong)
+        monkeypatch.setattr("ops.show_record.record_history", wrong)
         with capture_logs() as logs:
             answer = client.get(f"{V1}/records/member-17")
         assert "secret" not in json.dumps(check_problem(answer, 500))

@@ -16,7 +16,7 @@ from dispatch.aws import inspection
 from dispatch.aws.session import Session
 from ledger import clock
 from ledger.checks import Check
-from ledger.settings import env_name
+from ledger.settings import ObjectsSettings, env_name
 from ops import cli, doctor
 from tests.aws_servers import INDEX, REGION, World, booking
 from tests.conftest import MakeRig
@@ -263,6 +263,13 @@ def test_a_control_queue_is_missing(well: Rig) -> None:
     assert doctor.exit_code(lines) == 0
 
 
+def test_a_control_queue_whose_dead_letters_die_unseen_is_a_warning(well: Rig) -> None:
+    set_queue(well.world, f"jobs-dead-{well.world.suffix}", {"MessageRetentionPeriod": str(2 * DAY_S)})
+    lines = wrong(look(well))
+    assert [(one.name, one.state) for one in lines] == [("dead_letter_queue", "warning")] * 2
+    assert all("only serve and worker need it" in one.detail for one in lines)
+
+
 def test_dead_letters_are_kept_for_less_time_than_their_queue_keeps_messages(well: Rig) -> None:
     """Case 23."""
     queue = well.world.queues["reward-point"]
@@ -310,7 +317,9 @@ def test_a_queue_that_tells_nothing_of_itself_is_no_failure(well: Rig, proxy: Fa
     proxy.rules.append(Rule(on("GetQueueAttributes"), rewrite_json(lambda answer: answer | {"Attributes": {}})))
     lines = look(well, endpoint=proxy.url)
     assert states(lines, "queue", "visibility", "retention") == {"ok"}
-    assert all("not reported" in one.detail for one in lines if one.name in {"queue", "visibility", "retention"})
+    routed = [one for one in lines if one.subject in well.world.queues.values() and one.state == "ok"]
+    assert [one.name for one in routed] == ["queue", "visibility", "retention"] * 2
+    assert all("not reported" in one.detail for one in routed)
     assert doctor.exit_code(lines) == 0
 
 
@@ -371,6 +380,8 @@ def test_without_credentials_the_ledger_is_looked_at_all_the_same(well: Rig, mon
     assert (line.name, line.exit_code) == ("credentials", 2)
     assert "AWS_ACCESS_KEY_ID" in (line.mend or "")
     assert states(lines, "table", "index", "projection", "bucket", "queue") == {"skipped"}
+    lines = doctor.examine_services(settings.model_copy(update={"objects": ObjectsSettings()}))
+    assert states(lines, "bucket") == {"failed"}, "for that, nobody has to be asked"
     assert states(lines, "ledger", "revision", "write") == {"ok"}
 
 
@@ -454,6 +465,7 @@ def reader(well: Rig) -> Iterator[str]:
     role = f"reader_{well.world.suffix}"
     well.tell(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 5")
     well.tell(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    well.tell(f"REVOKE SELECT ON runs FROM {role}")
     yield make_url(well.url).set(username=role).render_as_string(hide_password=False)
     well.tell(f"DROP OWNED BY {role}")
     well.tell(f"DROP ROLE {role}")
@@ -465,7 +477,15 @@ def test_a_role_that_may_only_read(well: Rig, reader: str) -> None:
     assert (line.name, line.exit_code) == ("write", 2)
     assert "DELETE, INSERT, UPDATE on claims" in line.detail
     assert "GRANT SELECT, INSERT, UPDATE, DELETE" in (line.mend or "")
+    assert "DELETE, INSERT, SELECT, UPDATE on runs" in line.detail
     assert only(lines, "warning").name == "connections"
+
+
+def test_a_role_that_may_not_even_see_the_revision(well: Rig, reader: str) -> None:
+    well.tell(f"REVOKE SELECT ON dispatch_ledger_version FROM reader_{well.world.suffix}")
+    failed = [one for one in look(well, ledger__database_url=reader) if one.state == "failed"]
+    assert [one.name for one in failed] == ["revision", "write"]
+    assert "permission denied" in failed[0].detail
 
 
 def test_a_role_whose_transactions_are_read_only_and_short(well: Rig) -> None:
@@ -539,5 +559,6 @@ def test_a_configuration_that_cannot_be_read(
     first, *others = document["checks"]
     assert (first["name"], first["state"]) == ("config", "failed")
     assert detail in f"{first['detail']} {first['mend']}"
+    assert detail in document["error"]
     assert {one["state"] for one in others} == {"skipped"}
     assert document["failed"] == 1

@@ -18,11 +18,17 @@ from reconcile.rescan import Rescan
 from tests.aws_servers import World, booking
 from tests.breaking import KilledError
 from tests.conftest import MakeRig
+from tests.dry_kit import rehearse
 from tests.fault.windows import drained
 from tests.rig import WINDOW, Rig, all_records, records_of
 
 PLACE = "reward-dispatch/reward/2026/09/17/15/"
 AT = "2026-09-17T15:%02d:00Z"
+
+
+@pytest.fixture(autouse=True)
+def dry_runs_go_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearse(monkeypatch)
 
 
 def found(document: dict[str, Any], kind: str | None = None) -> list[tuple[Any, ...]]:

@@ -185,6 +185,19 @@ def test_every_generation_and_its_receipt(store: Store, planter: Planter) -> Non
     assert history.record_history(store, "reward", "w10-0-1")[0]["findings"] == []
 
 
+def test_how_its_window_stands(store: Store, planter: Planter) -> None:
+    """What a reconcile did there says nothing of the last dispatch."""
+    planter.plant()
+    planter.reconcile(11)
+    windows = [parse_window(hour(number)) for number in (11, 12, 18)]
+    _, facts = history.record_history(store, "reward", "nobody", windows)
+    broken, held, dispatched = (facts.standings[one] for one in windows)
+    assert (broken.state, broken.last_outcome, broken.last_error) == ("incomplete", "failed", "it broke")
+    assert (held.state, held.held_reason, held.completed_at) == ("held", "why", None)
+    assert (dispatched.state, dispatched.last_outcome) == ("dispatched", "completed")
+    assert dispatched.completed_at == dispatched.last_ended_at
+
+
 def test_one_snapshot(store: Store, planter: Planter) -> None:
     planter.dispatch(10, (1,))
     levels: list[Any] = []

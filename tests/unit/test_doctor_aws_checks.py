@@ -210,6 +210,11 @@ def test_a_queue(name: str, attributes: dict[str, Any], state: str, text: str) -
         mended(line, state)
 
 
+def test_a_control_queue_carries_ids_and_needs_no_order() -> None:
+    assert checks.judge_control(queue(VisibilityTimeout=0, MaximumMessageSize=1024)).state == "ok"
+    mended(checks.judge_control(queue("q.fifo")), "failed", "standard")
+
+
 @pytest.mark.parametrize(("timeout_s", "state"), [(None, "ok"), (30, "ok"), (29, "warning"), (0, "warning")])
 def test_visibility(timeout_s: int | None, state: str) -> None:
     line = visibility(queue(**({} if timeout_s is None else {"VisibilityTimeout": timeout_s})))
@@ -223,7 +228,7 @@ def test_visibility(timeout_s: int | None, state: str) -> None:
     [
         (None, "ok", ["not reported"]),
         (7, "ok", []),
-        (4, "warning", ["reconcile.deep_lookback (7d)", "MessageRetentionPeriod=1209600"]),
+        (4, "warning", ["reconcile.deep_lookback (7d)", "MessageRetentionPeriod=604800"]),
         (0.1, "warning", ["reconcile.lookback (6h) and reconcile.deep_lookback (7d)"]),
     ],
 )
@@ -233,6 +238,15 @@ def test_how_long_a_job_waits(days: float | None, state: str, texts: list[str]) 
     assert line.state == state
     for text in texts:
         assert text in f"{line.detail} {line.mend}"
+
+
+def test_what_mends_the_one_does_not_break_the_other() -> None:
+    facts = queue(MessageRetentionPeriod=7 * DAY_S)
+    assert checks.judge_retention(facts, ReconcileSettings()).state == "ok"
+    assert states(checks.judge_dead_letters(facts, queue("dead", MessageRetentionPeriod=14 * DAY_S))) == ["ok", "ok"]
+    facts = queue(MessageRetentionPeriod=864_000)
+    assert checks.judge_retention(facts, ReconcileSettings()).state == "ok"
+    assert states(checks.judge_dead_letters(facts, queue("dead", MessageRetentionPeriod=14 * DAY_S))) == ["ok", "ok"]
 
 
 def test_no_queue_keeps_a_job_for_longer_than_sqs_does() -> None:
@@ -286,7 +300,7 @@ def test_for_how_long_dead_letters_are_kept(
 
 def test_dead_letters_that_die_unseen_say_so_and_how_to_mend_it() -> None:
     mended(dead(4, 1), "failed", "1d", "4d", "keep the age they had", f"--queue-url {URL}dead", "=1209600")
-    mended(dead(14, 14), "warning", "keep the age they had", f"--queue-url {URL}q ", "=345600")
+    mended(dead(14, 14), "warning", "keep the age they had", f"--queue-url {URL}q ", "=864000")
     mended(dead(14, 7, fifo=True), "warning", "begins anew", f"--queue-url {URL}dead.fifo")
 
 

@@ -312,7 +312,7 @@ def test_rights() -> None:
     [
         ("postgresql+psycopg://u:secret@db.example:5433/ledger?password=secret", "db.example:5433/ledger"),
         ("postgresql+psycopg://u@/ledger?host=/run/pg", "/run/pg/ledger"),
-        ("postgresql+psycopg://", "the driver's default host/"),
+        ("postgresql+psycopg://", "the host that the driver takes by default/"),
     ],
 )
 def test_the_address_of_a_database_has_no_secret_in_it(url: str, address: str) -> None:

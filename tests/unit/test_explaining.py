@@ -198,6 +198,9 @@ def test_rebooked() -> None:
     ("earlier", "later", "expected", "window"),
     [
         (DISPATCHED, Standing(SIXTEEN, ended=False, state="not_dispatched"), "window_open", SIXTEEN),
+        (UNSEEN, Standing(SIXTEEN, ended=False, state="not_dispatched"), "window_owed", FIFTEEN),
+        (INCOMPLETE, Standing(SIXTEEN, ended=False, state="not_dispatched"), "window_open", SIXTEEN),
+        (DISPATCHED, Standing(SIXTEEN, ended=True, state="dispatched", void_reason="no"), "void", SIXTEEN),
         (HELD, Standing(SIXTEEN, ended=True, state="not_dispatched"), "window_owed", SIXTEEN),
         (UNSEEN, Standing(SIXTEEN, ended=True, state="held", held_reason="why"), "window_owed", FIFTEEN),
         (DISPATCHED, Standing(SIXTEEN, ended=True, state="running"), "window_running", SIXTEEN),

@@ -48,6 +48,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "CorruptError": 1,
         "CancelledError": 1,
         "NotFoundError": 1,
+        "MissingError": 2,
         "ClaimLostError": 4,
         "UnknownKeyError": 2,
     }

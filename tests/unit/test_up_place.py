@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from dispatch import dispatcher
 from dispatch.run import Cancellation
 from ledger.errors import BusyError, UnavailableError
 from ledger.instants import parse_window
@@ -182,6 +183,8 @@ def test_a_ledger_of_emulated_windows_serves_no_other_aws(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(env_name("aws.endpoint_url"), endpoint)
     monkeypatch.setenv(env_name("objects.bucket"), "real")
-    monkeypatch.setattr(wiring, "connect_partners", lambda *_: (_ for _ in ()).throw(UnavailableError("looked for")))
+    monkeypatch.setattr(
+        dispatcher, "connect_partners", lambda *_: (_ for _ in ()).throw(UnavailableError("looked for"))
+    )
     assert cli.main(["dispatch", "--due"]) == (2 if refused else 1)
     assert ("emulated AWS" if refused else "looked for") in capsys.readouterr().err
