@@ -5,13 +5,14 @@ FILE ?=
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help demo test check format audit bench lock clean
+.PHONY: help demo test check format audit bench bench-http lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
 	@echo "make test                        every test"
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
+	@echo "make bench-http                  how long POST /jobs takes under load"
 
 demo: $(VENV)/.runtime
 	@$(BIN)/dispatch-ledger demo $(if $(FILE),"$(FILE)")
@@ -34,6 +35,9 @@ audit: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench
+
+bench-http: $(VENV)/.dev
+	$(BIN)/python -m bench.http
 
 # A virtual environment of the pinned versions. Each stamp is made anew when what it was made from has changed.
 $(VENV)/bin/python:

@@ -452,12 +452,20 @@ def take_unsent(store: Store, pipeline: str, limit: int) -> list[tuple[UUID, Lan
 
 
 def note_sent(store: Store, ids: Sequence[UUID]) -> None:
-    """Note that the ids of jobs are on their queue; safe to repeat."""
+    """Note that the ids of jobs are on their queue; safe to repeat.
+
+    A crash of the database may forget it again, which costs no more than an id that is sent twice.
+    """
     update = (
         "UPDATE jobs SET sent_at = ledger_now(), relay_at = ledger_now() "
         "+ CASE status WHEN 'pending' THEN %(resend_after)s::interval ELSE %(lost_after)s::interval END "
         "WHERE id = ANY(%(ids)s::uuid[]) AND status IN ('pending', 'processing')"
     )
     parameters = {"ids": list(ids), "resend_after": RESEND_AFTER, "lost_after": LOST_AFTER}
+
+    def work(connection: Connection) -> None:
+        connection.execute("SET LOCAL synchronous_commit = off")
+        connection.execute(update, parameters)
+
     if ids:
-        store.transaction(lambda connection: connection.execute(update, parameters))
+        store.transaction(work)

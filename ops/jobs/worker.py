@@ -25,9 +25,7 @@ from ledger.errors import (
     BusyError,
     CancelledError,
     ClaimLostError,
-    CorruptError,
     DispatchLedgerError,
-    GuardError,
     InputError,
     UnavailableError,
 )
@@ -110,9 +108,9 @@ def judge(job: Job, error: DispatchLedgerError | None, stop: Stop | None, pause:
         return Verdict("return", "slow" if stop == "moved" else job.queue)
     if isinstance(error, BusyError):
         return Verdict("return", job.queue, pause)
-    if isinstance(error, InputError | GuardError | CorruptError) or job.attempts >= ATTEMPTS_MAX:
-        return Verdict("fail")
-    return Verdict("return", job.queue, pause, counts=True)
+    if isinstance(error, UnavailableError) and job.attempts < ATTEMPTS_MAX:
+        return Verdict("return", job.queue, pause, counts=True)
+    return Verdict("fail")
 
 
 class Beat:

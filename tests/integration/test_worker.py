@@ -25,6 +25,7 @@ from ledger.errors import (
     GuardError,
     InputError,
     LeaseLostError,
+    NotFoundError,
     UnavailableError,
 )
 from ledger.ids import new_id
@@ -79,6 +80,7 @@ def test_what_becomes_of_a_job() -> None:
         (job, InputError("x"), None, Verdict("fail")),
         (job, GuardError("x"), None, Verdict("fail")),
         (job, CorruptError("x"), None, Verdict("fail")),
+        (job, NotFoundError("x"), None, Verdict("fail")),
         (job, CancelledError(15), "stopped", Verdict("return", "fast")),
         (last, CancelledError(15), "stopped", Verdict("return", "fast")),
         (job, CancelledError(15), "moved", Verdict("return", "slow")),
