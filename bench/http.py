@@ -1,8 +1,8 @@
 """`python -m bench.http`: how long `POST /jobs` takes under load, beside a FastAPI endpoint that does nothing.
 
 The job is written down in a real PostgreSQL (fsync on) and its id is sent to the stand-in for SQS, as in production.
-The bare endpoint checks the same body and answers the same; both run in processes of their own, in turns, under the same
-clients. Ratios within one run hold; absolute figures belong to the machine.
+The bare endpoint checks the same body and answers the same; both run in processes of their own, in turns, under the
+same clients. Ratios within one run hold; absolute figures belong to the machine.
 """
 
 import argparse
