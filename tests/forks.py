@@ -30,6 +30,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
 
+from tests.impatience import shorten_delays
+
 PRELOADED = ("ops.cli", "ops.demo", "ops.schedule", "dispatch.dispatcher", "reconcile.adopt", "reconcile.redo")
 _ROOT = Path(__file__).parents[1]
 _NUMBER = struct.Struct("i")
@@ -39,7 +41,15 @@ _ASKING = threading.Lock()
 class Forked:
     """A process that was forked, to be used as a `subprocess.Popen` is."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, stdin: str | None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        stdin: str | None = None,
+        *,
+        impatient: bool = False,
+    ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -48,7 +58,7 @@ class Forked:
         with tempfile.TemporaryFile() as given:
             given.write((stdin or "").encode())
             given.seek(0)
-            order = json.dumps([list(arguments), dict(environment), str(cwd)]).encode()
+            order = json.dumps([list(arguments), dict(environment), str(cwd), impatient]).encode()
             _ask_server(order, [given.fileno(), self._out.fileno(), self._err.fileno(), telling])
         os.close(telling)
         self.pid: int = self._read_number(None) or 0
@@ -145,9 +155,9 @@ def _serve(control: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # what is never looked at again is never copied
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then let go of the socket
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     while True:
         header, files, _, _ = socket.recv_fds(control, _NUMBER.size, 4)
+        _bury_keepers()
         if not header:
             return
         order = _read(control, _NUMBER.unpack(header)[0])
@@ -156,6 +166,12 @@ def _serve(control: socket.socket) -> None:
             _keep(order, files)
         for file in files:
             os.close(file)
+
+
+def _bury_keepers() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _read(control: socket.socket, size: int) -> bytes:
@@ -169,7 +185,6 @@ def _read(control: socket.socket, size: int) -> bytes:
 
 def _keep(order: bytes, files: list[int]) -> None:
     """Fork the process, tell its id, wait for its end, tell that; the process itself returns from here."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *streams, telling = files
     pid = os.fork()
     if pid == 0:
@@ -185,7 +200,7 @@ def _keep(order: bytes, files: list[int]) -> None:
 
 def _become(order: bytes, streams: list[int]) -> NoReturn:
     """Be the command line, as the interpreter would begin it."""
-    arguments, environment, cwd = json.loads(order)
+    arguments, environment, cwd, impatient = json.loads(order)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -199,6 +214,8 @@ def _become(order: bytes, streams: list[int]) -> NoReturn:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     time.tzset()
+    if impatient:
+        shorten_delays()
     code = importlib.import_module("ops.main").main()
     threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: it waits for threads
     sys.stdout.flush()
