@@ -28,7 +28,7 @@ from ledger.leases import Tenure
 from ledger.receipts import GoAhead
 from ledger.store import Connection, Store
 from tests import ledger_kit as kit
-from tests.aws_servers import World
+from tests.aws_servers import World, booking
 from tests.breaking import LostAnswer
 from tests.product import until
 from tests.rig import Rig
@@ -186,6 +186,34 @@ def test_a_replaced_job_is_dropped_without_work(rig: Rig, effects: list[str], no
     assert counts(consume(rig, note, 1)) == {"superseded": 1}
     assert (effects, rig.world.message_count(QUEUE)) == ([], 0)
     assert receipt_rows(rig) == [("superseded", 0, None, None)]
+
+
+def test_a_job_that_was_redone_is_not_worked_when_its_dead_letter_comes_back(
+    rig: Rig, effects: list[str], note: Any
+) -> None:
+    world, window = rig.world, "2026-09-17T15:00:00Z"
+    world.put(booking("r1", "2026-09-17T15:10:00Z"))
+    assert rig.run().outcome == "completed"
+    dead = world.sqs.create_queue(QueueName=f"{world.queues[QUEUE]}-dead")["QueueUrl"]
+    place = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": place, "maxReceiveCount": 1})
+    world.sqs.set_queue_attributes(QueueUrl=world.queue_url(QUEUE), Attributes={"RedrivePolicy": policy})
+
+    def fail(_: Any) -> Any:
+        raise RuntimeError("the coupon service is down")
+
+    assert counts(consume(rig, fail, 1)) == {"failed": 1}
+    assert world.receive_all(QUEUE) == [], "its second receive sends it to the dead letters"
+    applied = rig.apply(rig.plan(window))
+    assert (applied.error, receipt_rows(rig)[0][:2]) == (None, ("superseded", 1))
+    assert counts(consume(rig, note, 1)) == {"completed": 1}
+    (letter,) = world.sqs.receive_message(QueueUrl=dead)["Messages"]
+    put_back(rig, letter["Body"])
+    assert counts(consume(rig, note, 1)) == {"superseded": 1}
+    assert len(effects) == 1
+    (twice,) = applied.document["reconcile"]["windows"][0]["findings"]
+    assert (twice["cause"], twice["state"]) == ("redo", "acknowledged")
+    assert rig.reconcile(window)["open"] == 1, "the source still says that r1 waits, though it was worked"
 
 
 def test_a_job_that_another_worker_has_waits_for_it(
