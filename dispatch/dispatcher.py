@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -15,14 +16,14 @@ from dispatch.aws.session import Session
 from dispatch.aws.source import DynamoSource
 from dispatch.emit import emit, emit_streamed, recover
 from dispatch.feeders import Streamed, feed
-from dispatch.judging import Rules
-from dispatch.payload import message_overhead_bytes
+from dispatch.judging import Rules, rules_of
+from dispatch.payload import overhead_bytes
 from dispatch.run import Cancellation, Run
 from ledger import clock, findings, outbox, runs
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
-from ledger.facts import Cause, Destination, Entry, RunCounts, RunOutcome
+from ledger.facts import Cause, Destination, RunCounts, RunOutcome
 from ledger.ids import new_id
-from ledger.instants import Window
+from ledger.instants import Window, format_time
 from ledger.keys import window_prefix
 from ledger.leases import LeaseKeeper
 from ledger.settings import Settings
@@ -109,7 +110,7 @@ class Dispatcher:
 
         A run that fails, is busy, held or cancelled is reported, not raised; its error is in the report.
         """
-        return self._dispatch(self.request(window, cause))
+        return self.run(self.request(window, cause), self._dispatch)
 
     def dispatch_due(self, cause: Cause) -> Iterator[RunReport]:
         """Run every closed window within `schedule.catch_up` that was never completed, oldest first, each once.
@@ -119,14 +120,22 @@ class Dispatcher:
         schedule, pipeline = self.settings.schedule, self.settings.pipeline
         for window in runs.owed_windows(self.store, pipeline, schedule.catch_up, schedule.not_before):
             try:
-                report = self._dispatch(replace(self.request(window, cause), only_owed=True))
+                report = self.run(replace(self.request(window, cause), only_owed=True), self._dispatch)
             except runs.NotOwedError:
                 continue
             yield report
             if report.outcome == "cancelled":
                 return
 
-    def _dispatch(self, request: runs.RunRequest) -> RunReport:
+    def run(self, request: runs.RunRequest, steps: Callable[[Run, runs.Started], datetime]) -> RunReport:
+        """Run one window under its lease; how it failed, if it did, is in the report.
+
+        Args:
+            steps: does the work and completes the run; returns when it was completed, on the database's clock.
+
+        Raises:
+            NotOwedError: when only an owed window was wanted, and this one has been completed.
+        """
         window = request.window
         report = RunReport(
             run_id=request.run_id,
@@ -151,7 +160,7 @@ class Dispatcher:
         report.started_at = started.started_at
         with structlog.contextvars.bound_contextvars(window=window.name, run_id=str(request.run_id)):
             LOG.info("run started", flow=request.flow, cause=request.cause, fence=started.tenure.fence)
-            self._work(started, report)
+            self._work(started, report, steps)
             LOG.info("run ended", outcome=report.outcome, **msgspec.structs.asdict(report.counts))
         return report
 
@@ -172,18 +181,22 @@ class Dispatcher:
             lease=self.settings.dispatch.lease,
         )
 
-    def _work(self, started: runs.Started, report: RunReport) -> None:
+    def _work(self, started: runs.Started, report: RunReport, steps: Callable[[Run, runs.Started], datetime]) -> None:
         try:
             with self.working(started, report.counts) as run:
-                guard_against_lost_ledger(run, started)
-                if not started.objects_checked:
-                    runs.note_objects_checked(run.store, run.tenure)
-                _run(run)
-                report.finished_at = runs.complete_run(self.store, run.tenure, run.counts)
+                report.finished_at = steps(run, started)
             report.outcome = "completed"
-            report.open_findings = findings.count_open(self.store, run.tenure)
+            report.open_findings = findings.count_open(self.store, started.tenure)
         except DispatchLedgerError as error:
             report.outcome, report.error, report.finished_at = outcome_of(error), error, clock.utc_now()
+
+    @staticmethod
+    def _dispatch(run: Run, started: runs.Started) -> datetime:
+        guard_against_lost_ledger(run, started)
+        if not started.objects_checked:
+            runs.note_objects_checked(run.store, run.tenure)
+        _run(run)
+        return runs.complete_run(run.store, run.tenure, run.counts)
 
     @contextmanager
     def working(self, started: runs.Started, counts: RunCounts) -> Iterator[Run]:
@@ -234,39 +247,12 @@ class Dispatcher:
 
     def rules(self, window: Window) -> Rules:
         """Return what a record of this window is judged by."""
-        source = self.settings.source
         room = {
-            one.route: self.partners.queues[one.queue].message_bytes_max - self._overhead_bytes(window, one)
+            one.route: self.partners.queues[one.queue].message_bytes_max
+            - overhead_bytes(self.settings.pipeline, window, one)
             for one in self._destinations()
         }
-        return Rules(
-            window=window,
-            schema=self.partners.source.schema,
-            time_attribute=source.time_attribute,
-            status_attribute=source.status_attribute,
-            due_status=source.due_status,
-            group_by=tuple(source.group_by),
-            order_by=source.order_by,
-            route_by=source.route_by,
-            message_room=room,
-            updated_at_attribute=source.updated_at_attribute,
-        )
-
-    def _overhead_bytes(self, window: Window, destination: Destination) -> int:
-        digest = bytes(32)
-        sample = Entry(
-            id=UUID(int=0),
-            pipeline=self.settings.pipeline,
-            window=window,
-            group_digest=digest[:16],
-            content_hash=digest,
-            idempotency_key=digest,
-            generation=0,
-            records_n=1,
-            group_json=b"{}",
-            destination=destination,
-        )
-        return message_overhead_bytes(sample)
+        return rules_of(self.settings.source, self.partners.source.schema, window, room)
 
     def _end(self, started: runs.Started, counts: RunCounts, outcome: RunOutcome, error: str) -> None:
         with suppress(DispatchLedgerError):  # the database may be what failed; the next run ends this one then
@@ -299,6 +285,24 @@ def guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
         reason = f"no run of it is in the ledger, but objects are already under s3://{destination.bucket}/{prefix}"
         runs.hold_window(run.store, run.tenure, reason)
         raise runs.held(run.tenure.window, reason)
+
+
+def run_document(report: RunReport) -> dict[str, Any]:
+    """Return a run's report as the document of `dispatch --json`; a dry run says that it is one, and has no run."""
+    return {
+        **({"dry_run": True} if report.dry_run else {}),
+        "run_id": None if report.dry_run else str(report.run_id),
+        "pipeline": report.pipeline,
+        "window": {"start": report.window.name, "end": report.window.end_name},
+        "flow": report.flow,
+        "page_size": report.page_size,
+        "outcome": report.outcome,
+        "cause": report.cause,
+        **msgspec.structs.asdict(report.counts),
+        "started_at": format_time(report.started_at),
+        "finished_at": format_time(report.finished_at),
+        "error": None if report.error is None else str(report.error),
+    }
 
 
 def outcome_of(error: DispatchLedgerError) -> RunOutcome:

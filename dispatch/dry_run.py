@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from dispatch.aws.objects import ListedObject, S3Objects, Upload
 from dispatch.aws.queues import Message, Queue, SqsQueues
 from dispatch.dispatcher import Dispatcher, Partners, RunReport
+from dispatch.run import Run
 from ledger import clock, runs
 from ledger.dry_run import DryStore
 from ledger.facts import Cause, SendAnswer, StoredObject
@@ -82,9 +83,9 @@ class DryQueues(SqsQueues):
         self.call = real.call
         self._real = real
 
-    def resolve(self, name: str) -> Queue:
+    def resolve(self, name: str, mend: str = "routes") -> Queue:
         """Find a queue by name or URL, as `SqsQueues` does."""
-        return self._real.resolve(name)
+        return self._real.resolve(name, mend)
 
     def peek_dead_letters(self, queue: Queue) -> set[str] | None:
         """Look into nothing: the queue counts each look at a message as a receipt."""
@@ -115,7 +116,8 @@ class DryDispatcher(Dispatcher):
         self.store.take(request.window)
         return super()._start(request)
 
-    def _dispatch(self, request: runs.RunRequest) -> RunReport:
-        report = super()._dispatch(request)
+    def run(self, request: runs.RunRequest, steps: Callable[[Run, runs.Started], datetime]) -> RunReport:
+        """Say of one window what a run of it would do; how it would fail, if it did, is in the report."""
+        report = super().run(request, steps)
         report.dry_run, report.counts.confirmed = True, 0
         return report

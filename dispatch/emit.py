@@ -189,14 +189,18 @@ def _send(run: Run, entries: Sequence[Entry]) -> list[tuple[Entry, SendAnswer]]:
     return answers
 
 
-def recover(run: Run, quiet: timedelta = timedelta()) -> None:
+def recover(
+    run: Run, quiet: timedelta = timedelta(), count_as: Literal["confirmed", "recovered"] = "recovered"
+) -> None:
     """Finish what earlier runs of this window left unfinished, from the ledger alone.
 
     What was never sent and is no longer due is void, and its claims are free; what may have been sent is confirmed when
-    a receipt proves it, else sent again under the same idempotency key.
+    a receipt proves it, else sent again under the same idempotency key. What a redo has opened is finished as it is: a
+    person wanted it, and the jobs that it replaces may not be worked any more.
 
     Args:
         quiet: leave alone what was opened or tried more recently than this.
+        count_as: where the books count those that are confirmed.
     """
     run.counts.recovered += outbox.prove_received(run.store, run.tenure)
     after: UUID | None = None
@@ -207,24 +211,23 @@ def recover(run: Run, quiet: timedelta = timedelta()) -> None:
         held_bytes = 0
         for entry in unfinished:
             run.checkpoint()
-            if run.verify_due and not entry.unproven and not still_due(run, entry):
+            if run.verify_due and not entry.unproven and not entry.generation and not still_due(run, entry):
                 outbox.void_entries(run.store, run.tenure, [entry], "no longer due before it was sent")
                 LOG.info("entry is void", entry_id=str(entry.id), reason="no longer due before it was sent")
                 continue
             if batch and held_bytes + sizes[entry.id] > _HOLD_BYTES_MAX:
-                _finish_from_ledger(run, batch, sizes)
+                _finish_from_ledger(run, batch, sizes, count_as)
                 batch, held_bytes = [], 0
             batch.append(entry)
             held_bytes += sizes[entry.id]
         if batch:
-            _finish_from_ledger(run, batch, sizes)
+            _finish_from_ledger(run, batch, sizes, count_as)
     run.progress()
 
 
-def _finish_from_ledger(run: Run, entries: Sequence[Entry], sizes: Mapping[UUID, int]) -> None:
-    bodies = {
-        entry.id: b",".join(outbox.iter_parts(run.store, run.tenure, entry))
-        for entry in entries
-        if sizes[entry.id] <= _HOLD_BYTES_MAX
-    }
-    finish(run, entries, bodies, "recovered")
+def _finish_from_ledger(
+    run: Run, entries: Sequence[Entry], sizes: Mapping[UUID, int], count_as: Literal["confirmed", "recovered"]
+) -> None:
+    small = [entry for entry in entries if sizes[entry.id] <= _HOLD_BYTES_MAX]
+    bodies = outbox.payloads(run.store, run.tenure, small) if small else {}
+    finish(run, entries, bodies, count_as)

@@ -97,11 +97,11 @@ def key_of(identity: str, schema: TableSchema) -> Item:
         return {schema.text_key: {"S": identity}}
     try:
         raw = msgspec.json.decode(identity, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError as error:
+        if set(raw) != set(schema.key_types):
+            raise ValueError(f"not a record id of this table; it has the key attributes {', '.join(schema.key_types)}")
+        return {name: {kind: _key_text(raw[name], kind)} for name, kind in schema.key_types.items()}
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise ValueError(f"not a record id of this table: {error}") from None
-    if set(raw) != set(schema.key_types):
-        raise ValueError(f"not a record id of this table; it has the key attributes {', '.join(schema.key_types)}")
-    return {name: {kind: _key_text(raw[name], kind)} for name, kind in schema.key_types.items()}
 
 
 def _key_text(raw: msgspec.Raw, kind: str) -> str:

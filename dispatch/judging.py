@@ -11,6 +11,7 @@ from dispatch.ordering import group_key, order_key
 from ledger.canonical import ascii_json, canonical_json, fingerprint, members
 from ledger.facts import BadRecord, Occurrence, Record
 from ledger.instants import Window, parse_booking_ns
+from ledger.settings import SourceSettings
 
 
 class Left(Enum):
@@ -40,6 +41,22 @@ class Rules(msgspec.Struct, frozen=True):
     route_by: str
     message_room: dict[str, int]
     updated_at_attribute: str | None = None
+
+
+def rules_of(source: SourceSettings, schema: TableSchema, window: Window, message_room: dict[str, int]) -> Rules:
+    """Return the rules that the settings lay down for a window."""
+    return Rules(
+        window=window,
+        schema=schema,
+        time_attribute=source.time_attribute,
+        status_attribute=source.status_attribute,
+        due_status=source.due_status,
+        group_by=tuple(source.group_by),
+        order_by=source.order_by,
+        route_by=source.route_by,
+        message_room=message_room,
+        updated_at_attribute=source.updated_at_attribute,
+    )
 
 
 def judge(item: Item, rules: Rules) -> Verdict:

@@ -1,12 +1,14 @@
 """What goes out: object keys, object documents and messages, exactly as CONTRACT §4 lays down. Pure."""
 
 from collections.abc import Iterable, Iterator
+from uuid import UUID
 
 import msgspec
 
 from ledger import keys
 from ledger.canonical import ascii_json, canonical_json
-from ledger.facts import Entry
+from ledger.facts import Destination, Entry
+from ledger.instants import Window
 
 _RECORDS = b'"records":['
 _LONGEST_COUNT = 10**9
@@ -76,3 +78,21 @@ def message_overhead_bytes(entry: Entry) -> int:
     """Return how many bytes a message like this entry's takes beside its group values, at the most."""
     widest = msgspec.structs.replace(entry, group_json=b"{}", records_n=_LONGEST_COUNT, generation=_LONGEST_COUNT)
     return len(message_body(widest))
+
+
+def overhead_bytes(pipeline: str, window: Window, destination: Destination) -> int:
+    """Return the same for any entry of a destination."""
+    digest = bytes(32)
+    sample = Entry(
+        id=UUID(int=0),
+        pipeline=pipeline,
+        window=window,
+        group_digest=digest[:16],
+        content_hash=digest,
+        idempotency_key=digest,
+        generation=0,
+        records_n=1,
+        group_json=b"{}",
+        destination=destination,
+    )
+    return message_overhead_bytes(sample)

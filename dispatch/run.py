@@ -1,12 +1,11 @@
 """What one run works with: its window, its rules, its partners, and its books."""
 
+import _thread
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dispatch.aws.objects import S3Objects
-from dispatch.aws.queues import Queue, SqsQueues
-from dispatch.aws.source import DynamoSource
 from dispatch.items import Item, record_id
 from dispatch.judging import Left, Rules, Verdict, judge
 from ledger.errors import CancelledError
@@ -14,22 +13,35 @@ from ledger.facts import BadRecord, Destination, Flow, RunCounts
 from ledger.leases import LeaseKeeper, Tenure
 from ledger.store import Store
 
+if TYPE_CHECKING:  # the AWS SDK takes its time, and a command that only asks to be cancellable does not need it
+    from dispatch.aws.objects import S3Objects
+    from dispatch.aws.queues import Queue, SqsQueues
+    from dispatch.aws.source import DynamoSource
+
 
 @dataclass
 class Cancellation:
-    """A request to stop, made by a signal and looked at between steps."""
+    """A request to stop, made by a signal and looked at between steps.
+
+    Attributes:
+        is_asked: whether it was made.
+        asked: for those who wait; set a moment after `is_asked`.
+    """
 
     asked: threading.Event = field(default_factory=threading.Event)
+    is_asked: bool = False
     signal_number: int = 15
 
     def ask(self, signal_number: int) -> None:
-        """Ask for the end of the step in hand, and no further one."""
+        """Ask for the end of the step in hand, and no further one; safe inside a signal handler."""
         self.signal_number = signal_number
-        self.asked.set()
+        self.is_asked = True
+        # In a thread: the signal may have come in the middle of a wait, which holds the lock that is needed to set it.
+        _thread.start_new_thread(self.asked.set, ())
 
     def check(self) -> None:
         """Raise CancelledError when the end was asked for."""
-        if self.asked.is_set():
+        if self.is_asked:
             raise CancelledError(self.signal_number)
 
 
@@ -47,15 +59,15 @@ class Run:
     store: Store
     tenure: Tenure
     keeper: LeaseKeeper
-    source: DynamoSource
-    objects: S3Objects
-    sqs: SqsQueues
+    source: "DynamoSource"
+    objects: "S3Objects"
+    sqs: "SqsQueues"
     rules: Rules
     flow: Flow
     page_size: int
     verify_due: bool
     destinations: Mapping[str, Destination]
-    queues: dict[str, Queue]
+    queues: "dict[str, Queue]"
     cancellation: Cancellation
     on_progress: Callable[[RunCounts], None]
     counts: RunCounts = field(default_factory=RunCounts)
@@ -80,7 +92,7 @@ class Run:
         """Show how far the run has come."""
         self.on_progress(self.counts)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> "Queue":
         """Return a queue by the name that a destination uses; also one that the settings no longer name."""
         if name not in self.queues:
             self.queues[name] = self.sqs.resolve(name)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ledger.documents import FINDINGS, Document, Row, finding_document, rows
-from ledger.errors import DispatchLedgerError, GuardError, InputError
+from ledger.errors import GuardError, InputError, NotFoundError
 from ledger.store import Connection, Store, sql
 
 TEXT_MAX = 1000
@@ -33,7 +33,7 @@ def acknowledge(store: Store, pipeline: str, finding_id: int, note: Note) -> Doc
         The finding's document, with `acknowledged_by` and `acknowledged_reason`.
 
     Raises:
-        DispatchLedgerError: when the pipeline has no such finding.
+        NotFoundError: when the pipeline has no such finding.
         GuardError: when it has been repaired or closed, so that there is nothing to acknowledge.
     """
     key = {"pipeline": pipeline, "id": finding_id, "by": note.by, "reason": note.reason}
@@ -45,7 +45,7 @@ def acknowledge(store: Store, pipeline: str, finding_id: int, note: Note) -> Doc
 
     finding = store.transaction(work)
     if finding is None:
-        raise DispatchLedgerError(
+        raise NotFoundError(
             f"no finding {finding_id} in the ledger of pipeline {pipeline}; see: dispatch-ledger findings list"
         )
     if finding["state"] != "acknowledged":

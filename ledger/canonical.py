@@ -141,6 +141,30 @@ def _members_slowly(body: bytes) -> dict[str, msgspec.Raw]:
         raise ValueError("nested too deeply") from None
 
 
+def elements(body: bytes) -> list[bytes]:
+    """Take a canonical JSON array apart: the JSON of each element.
+
+    Raises:
+        ValueError: when it is no JSON array, or nested deeper than can be read.
+    """
+    try:
+        return [bytes(one) for one in msgspec.json.decode(body, type=list[msgspec.Raw])]
+    except msgspec.ValidationError as reason:
+        raise ValueError(str(reason)) from None
+    except (msgspec.DecodeError, RecursionError):  # an escaped lone surrogate, which msgspec refuses, or deep nesting
+        return _elements_slowly(body)
+
+
+def _elements_slowly(body: bytes) -> list[bytes]:
+    try:
+        raw = json.loads(body, parse_int=_raw, parse_float=_raw)
+        if not isinstance(raw, list):
+            raise ValueError("not a JSON array")  # noqa: TRY004 - what is wrong is the text, not our call
+        return [canonical_json(value) for value in raw]
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def _raw(digits: str) -> msgspec.Raw:
     return msgspec.Raw(digits.encode())
 

@@ -23,10 +23,26 @@ class InputError(DispatchLedgerError):
     exit_code = 2
 
 
+class MissingError(InputError):
+    """What the configuration names does not exist. Exit 2."""
+
+
+class NotFoundError(DispatchLedgerError):
+    """There is no such thing in the ledger of this pipeline. Exit 1."""
+
+
 class BusyError(DispatchLedgerError):
     """Another run holds the window; try again later. Exit 4."""
 
     exit_code = 4
+
+
+class ClaimLostError(BusyError):
+    """A claim on a job has passed on, or the job has ended otherwise; stop working on it. Exit 4."""
+
+
+class UnknownKeyError(InputError):
+    """No job of this idempotency key was ever promised, or nobody has taken it up. Exit 2."""
 
 
 class GuardError(DispatchLedgerError):

@@ -119,7 +119,8 @@ class ReadJournal(msgspec.Struct, frozen=True):
 def find_journal(store: Store, tenure: Tenure) -> ReadJournal | None:
     """Return the window's last completed dispatch, or None."""
     query = (
-        "SELECT id, finished_at FROM runs WHERE window_id = %s AND outcome = 'completed' AND cause <> 'reconcile' "
+        "SELECT id, finished_at FROM runs "
+        "WHERE window_id = %s AND outcome = 'completed' AND cause IN ('schedule', 'manual') "
         "ORDER BY finished_at DESC LIMIT 1"
     )
     row = store.transaction(lambda connection: connection.execute(query, (tenure.window_id,)).fetchone())
@@ -256,6 +257,21 @@ def occurrences_of(store: Store, tenure: Tenure, entry_ids: Sequence[UUID]) -> d
 def rows_of(store: Store, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return the rows of a statement that only reads, and whose number it bounds itself."""
     return store.transaction(lambda connection: connection.execute(sql(name), parameters).fetchall())
+
+
+def stream_rows(store: Store, name: str, parameters: dict[str, Any]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a statement that only reads, a bounded number at a time, on a connection of its own.
+
+    Raises:
+        UnavailableError: when the database cannot be reached.
+    """
+    try:
+        with store.reading() as connection, connection.transaction(), connection.cursor("streamed") as cursor:
+            cursor.execute(sql(name), parameters)
+            while rows := cursor.fetchmany(_FETCH):
+                yield rows
+    except psycopg.Error as error:
+        raise translate(error) from error
 
 
 def has_promise(store: Store, key: bytes) -> bool:

@@ -1,16 +1,19 @@
 """The whole history of one thing, in order of time: a window, an entry, a record."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, LiteralString
 from uuid import UUID
 
 import msgspec
 
 from ledger.canonical import packed_id, unpacked_id, utf8
 from ledger.documents import FINDINGS, Document, Row, finding_document, one_snapshot, plain, rows
-from ledger.instants import Window, format_ns, format_s
+from ledger.instants import Window, format_ns, format_s, parse_window
 from ledger.keys import object_key, window_prefix
+from ledger.plans import plan_facts, plans_of_window
 from ledger.reports import COUNTS, only, window_numbers
+from ledger.standing import Claimed, RecordFacts, find_standings
 from ledger.store import Connection, Store
 
 ROWS_MAX = 200
@@ -54,6 +57,8 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
         query = _ENTRY + "WHERE window_id = %(window_id)s ORDER BY entry_states.id DESC LIMIT %(limit)s"
         entries = rows(connection, query, here)
         findings = rows(connection, FINDINGS + "AND window_id = %(window_id)s ORDER BY findings.id", here)
+        plans = plans_of_window(connection, here)
+        story = (_run_events(runs), _page_events(pages), _finding_events(findings), _plan_events(plans))
         return document | {
             "state": found[0]["state"],
             "held": found[0]["held_reason"],
@@ -66,7 +71,8 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
             "pages": [_page_document(page) for page in pages],
             "entries": [_entry_document(entry) for entry in entries],
             "findings": [finding_document(finding) for finding in findings],
-            "events": _in_time([*_run_events(runs), *_page_events(pages), *_finding_events(findings)]),
+            "plans": [plan_facts(plan) for plan in plans],
+            "events": _in_time(chain.from_iterable(story)),
         }
 
     return store.transaction(work)
@@ -76,7 +82,7 @@ _NOTHING: Document = {
     "state": "not_dispatched",
     "open_findings": 0,
     "totals": dict.fromkeys(COUNTS, 0),
-    **{name: [] for name in ("runs", "pages", "entries", "findings", "events")},
+    **{name: [] for name in ("runs", "pages", "entries", "findings", "plans", "events")},
 }
 
 
@@ -146,6 +152,16 @@ def _finding_events(findings: Iterable[Row]) -> Iterable[Row | None]:
             yield _event(finding["closed_at"], f"{finding['kind']} closed", finding=finding["id"])
 
 
+def _plan_events(plans: Iterable[Row]) -> Iterable[Row | None]:
+    for plan in plans:
+        amount = {"jobs": plan["jobs"], "records": plan["records"]}
+        yield _event(plan["planned_at"], "redo planned", plan=plan["id"], by=plan["planned_by"], **amount)
+        if plan["applying_at"] is not None:
+            yield _event(plan["applying_at"], "redo begun", plan=plan["id"], by=plan["applied_by"])
+        if plan["ended_at"] is not None:
+            yield _event(plan["ended_at"], f"redo {plan['state']}", plan=plan["id"], reason=plan["stale_reason"])
+
+
 def _entry_events(entries: Iterable[Row], attempts: Iterable[Row]) -> Iterable[Row | None]:
     for entry in entries:
         yield _event(entry["opened_at"], "entry opened", entry_id=entry["id"], records=entry["records_n"])
@@ -206,29 +222,61 @@ def entry_history(store: Store, pipeline: str, entry_id: UUID) -> Document | Non
     return store.transaction(work)
 
 
-def record_history(store: Store, pipeline: str, record_id: str) -> Document:
-    """Return the story of a record: every occurrence that was ever claimed, with its entry, and its findings."""
-    parameters = {
+_OTHER_SCANS: tuple[LiteralString, ...] = ("seqscan", "indexscan", "indexonlyscan")
+_ONLY_BY_BITMAP: LiteralString = "; ".join(f"SET LOCAL enable_{one} = off" for one in _OTHER_SCANS)
+_BY_ANY_SCAN: LiteralString = "; ".join(f"SET LOCAL enable_{one} TO DEFAULT" for one in _OTHER_SCANS)
+_CLAIMS_OF_RECORD: LiteralString = (
+    "SELECT booking_ns, generation, entry_id FROM claims "
+    "WHERE record_id = %(packed_id)s AND pipeline_id = (SELECT id FROM pipelines WHERE name = %(pipeline)s) "
+    "ORDER BY booking_ns DESC, generation DESC LIMIT %(limit)s"
+)
+_RECEIPTS = (
+    "SELECT entries.id AS entry_id, receipts.* FROM entries JOIN windows ON windows.id = entries.window_id "
+    "JOIN receipts ON receipts.pipeline_id = windows.pipeline_id "
+    "AND receipts.idempotency_key = entries.idempotency_key WHERE entries.id = ANY(%(ids)s::uuid[])"
+)
+# Findings that name the record, and those about its entries; these by their windows, for which there is an index.
+_FINDINGS_OF_RECORD = FINDINGS + (  # noqa: S608 - constants only
+    "AND findings.id IN (SELECT id FROM findings WHERE record_id = %(record_id)s UNION "
+    "SELECT id FROM findings WHERE window_id = ANY(%(windows)s) AND entry_id = ANY(%(ids)s::uuid[]) "
+    "AND record_id IS NULL) ORDER BY findings.id DESC LIMIT %(limit)s"
+)
+
+
+def record_history(
+    store: Store, pipeline: str, record_id: str, waits_in: Sequence[Window] = (), group_digest: bytes | None = None
+) -> tuple[Document, RecordFacts]:
+    """Return the story of a record, and what of it bears on why it was dispatched or not, as of one moment.
+
+    The story has every occurrence that was ever claimed, each generation of it, with its entry, attempts and receipt,
+    and the findings that name the record or one of its entries; the newest `ROWS_MAX` claims and findings.
+
+    Args:
+        waits_in: the windows that read the record where it stands now; how they stand is told.
+        group_digest: the group that the record belongs to now.
+    """
+    key = {
         "pipeline": pipeline,
         "record_id": utf8(record_id),
         "packed_id": packed_id(record_id),
         "limit": ROWS_MAX,
     }
 
-    def work(connection: Connection) -> Document:
-        claims = rows(
-            connection,
-            "SELECT booking_ns, generation, entry_id FROM claims JOIN pipelines ON pipelines.id = pipeline_id "
-            "WHERE name = %(pipeline)s AND record_id = %(packed_id)s ORDER BY booking_ns, generation LIMIT %(limit)s",
-            parameters,
-        )
+    def work(connection: Connection) -> tuple[Document, RecordFacts]:
+        one_snapshot(connection)
+        claims = _claims_of(connection, key)
         ids = [claim["entry_id"] for claim in claims]
         entries = rows(connection, _ENTRY + "WHERE entry_states.id = ANY(%(ids)s::uuid[])", {"ids": ids})
         attempts = _attempts(connection, ids)
-        findings = rows(connection, FINDINGS + "AND record_id = %(record_id)s ORDER BY findings.id", parameters)
+        receipts = {one["entry_id"]: one for one in rows(connection, _RECEIPTS, {"ids": ids})}
+        windows = {entry["window_id"] for entry in entries}
+        findings = rows(connection, _FINDINGS_OF_RECORD, key | {"ids": ids, "windows": list(windows)})[::-1]
         by_id = {entry["id"]: _entry_document(entry) for entry in entries}
-        events = [*_entry_events(entries, attempts), *_finding_events(findings)]
-        return {
+        for entry_id, document in by_id.items():
+            document["receipt"] = _receipt_document(receipts.get(entry_id))
+            document["sends"] = [_attempt_document(one) for one in attempts if one["entry_id"] == entry_id]
+        events = [*_entry_events(entries, attempts), *_receipt_events(receipts), *_finding_events(findings)]
+        story = {
             "record_id": record_id,
             "pipeline": pipeline,
             "occurrences": [
@@ -242,8 +290,61 @@ def record_history(store: Store, pipeline: str, record_id: str) -> Document:
             "findings": [finding_document(finding) for finding in findings],
             "events": _in_time(events),
         }
+        unfinished = {Window(one["start_s"]) for one in entries if one["state"] in {"pending", "sending"}}
+        now, standings = find_standings(connection, pipeline, sorted({*waits_in, *unfinished}), group_digest)
+        claimed = [_claimed(claim, by_id.get(claim["entry_id"])) for claim in claims]
+        is_open = [(one["kind"], one["cause"]) for one in findings if one["state"] == "open"]
+        return story, RecordFacts(now, claimed, standings, is_open)
 
     return store.transaction(work)
+
+
+def _claims_of(connection: Connection, key: Row) -> list[Row]:
+    """List a record's claims by booking time and generation, through the index on record ids.
+
+    The planner judges that index by how well ids agree with the order of the rows, which says nothing of Bloom filters;
+    left alone, it may read the whole table.
+    """
+    connection.execute(_ONLY_BY_BITMAP)
+    found = rows(connection, _CLAIMS_OF_RECORD, key)
+    connection.execute(_BY_ANY_SCAN)
+    return found[::-1]
+
+
+def _claimed(claim: Row, entry: Document | None) -> Claimed:
+    known = entry or {}
+    return Claimed(
+        booking_ns=claim["booking_ns"],
+        generation=claim["generation"],
+        entry_id=str(claim["entry_id"]),
+        window=None if entry is None else parse_window(entry["window"]),
+        state=known.get("state"),
+        job=known.get("job"),
+        confirmed_at=known.get("confirmed_at"),
+        receipt=None if known.get("receipt") is None else known["receipt"]["state"],
+    )
+
+
+def _attempt_document(attempt: Row) -> Row:
+    return {name: plain(value) for name, value in attempt.items() if name != "entry_id"}
+
+
+def _receipt_document(receipt: Row | None) -> Document | None:
+    if receipt is None:
+        return None
+    shown = ("state", "worker", "attempts", "claimed_at", "expires_at", "finished_at", "reason")
+    result = receipt["result"]
+    return {name: plain(receipt[name]) for name in shown} | {
+        "result": None if result is None else msgspec.Raw(result.encode())
+    }
+
+
+def _receipt_events(receipts: dict[UUID, Row]) -> Iterable[Row | None]:
+    for entry_id, receipt in receipts.items():
+        key = {"entry_id": entry_id, "worker": receipt["worker"]}
+        yield _event(receipt["claimed_at"], "receipt claimed", **key, attempt=receipt["attempts"])
+        if receipt["finished_at"] is not None:
+            yield _event(receipt["finished_at"], f"receipt {receipt['state']}", **key, reason=receipt["reason"])
 
 
 def findings_of_pass(store: Store, pipeline: str, window: Window, run_id: UUID | None, limit: int) -> list[Document]:

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -74,21 +75,37 @@ def open_entries(
         check_fence(connection, tenure)
         if next(tries) and _exists(connection, ids):
             return _reload(connection, tenure, ids)
-        mine = _claim(connection, tenure, ids, groups, generation)
-        opened = Opened()
-        for entry_id, group in zip(ids, groups, strict=True):
-            records = group.records if mine is None else [one for one in group.records if _occurrence(one) in mine]
-            if records:
-                entry = _entry(tenure, entry_id, group, [one.body for one in records], by_route, generation)
-                opened.entries.append(entry)
-                opened.bodies[entry.id] = b",".join(one.body for one in records)
-                opened.claimed += len(records)
-        if opened.entries:
-            _insert_entries(connection, tenure, opened.entries, generation)
-            _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
-        return opened
+        return open_in(connection, tenure, ids, groups, by_route, generation)
 
     return store.transaction(work)
+
+
+def open_in(
+    connection: Connection,
+    tenure: Tenure,
+    ids: Sequence[UUID],
+    groups: Sequence[Group],
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Opened:
+    """Do what `open_entries` does, in a transaction that has more to do and checks the fence itself.
+
+    Args:
+        ids: of the entries, one a group.
+    """
+    mine = _claim(connection, tenure, ids, groups, generation)
+    opened = Opened()
+    for entry_id, group in zip(ids, groups, strict=True):
+        records = group.records if mine is None else [one for one in group.records if _occurrence(one) in mine]
+        if records:
+            entry = _entry(tenure, entry_id, group, [one.body for one in records], by_route, generation)
+            opened.entries.append(entry)
+            opened.bodies[entry.id] = b",".join(one.body for one in records)
+            opened.claimed += len(records)
+    if opened.entries:
+        _insert_entries(connection, tenure, opened.entries, generation)
+        _insert_parts(connection, tenure, ((entry_id, 0, body) for entry_id, body in opened.bodies.items()))
+    return opened
 
 
 def has_claims(store: Store, tenure: Tenure) -> bool:
@@ -227,7 +244,7 @@ def _exists(connection: Connection, ids: Sequence[UUID]) -> bool:
 def _reload(connection: Connection, tenure: Tenure, ids: Sequence[UUID], *, bodies: bool = True) -> Opened:
     just_before = UUID(int=min(one.int for one in ids) - 1)
     entries = [entry for entry in _unfinished(connection, tenure, just_before, len(ids)) if entry.id in set(ids)]
-    loaded = {entry.id: b",".join(_parts(connection, tenure, entry.id)) for entry in entries} if bodies else {}
+    loaded = _payloads(connection, tenure, [entry.id for entry in entries]) if bodies else {}
     return Opened(entries, loaded, sum(entry.records_n for entry in entries))
 
 
@@ -256,24 +273,38 @@ def open_streamed(
     def work(connection: Connection) -> Entry | None:
         if next(tries) and _exists(connection, [entry_id]):
             return _reload(connection, tenure, [entry_id], bodies=False).entries[0]
-        whole, records_n = hashlib.sha256(), 0
-        for number, chunk in enumerate(chunks()):
-            part = msgspec.structs.replace(group, records=chunk)
-            mine = _claim(connection, tenure, [entry_id], [part], generation)
-            bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
-            if bodies:
-                records_n += len(bodies)
-                for body in bodies:
-                    whole.update(sha256(body))
-                _insert_parts(connection, tenure, [(entry_id, number, b",".join(bodies))])
+        entry = open_chunks_in(connection, tenure, entry_id, group, chunks(), by_route, generation)
         check_fence(connection, tenure)
-        if not records_n:
-            return None
-        entry = _entry_of(tenure, entry_id, group, whole.digest(), records_n, by_route, generation)
-        _insert_entries(connection, tenure, [entry], generation)
         return entry
 
     return store.transaction(work)
+
+
+def open_chunks_in(
+    connection: Connection,
+    tenure: Tenure,
+    entry_id: UUID,
+    group: Group,
+    chunks: Iterable[list[Record]],
+    by_route: Mapping[str, Destination],
+    generation: int,
+) -> Entry | None:
+    """Do what `open_streamed` does, in a transaction that has more to do and checks the fence itself."""
+    whole, records_n = hashlib.sha256(), 0
+    for number, chunk in enumerate(chunks):
+        part = msgspec.structs.replace(group, records=chunk)
+        mine = _claim(connection, tenure, [entry_id], [part], generation)
+        bodies = [one.body for one in chunk if mine is None or _occurrence(one) in mine]
+        if bodies:
+            records_n += len(bodies)
+            for body in bodies:
+                whole.update(sha256(body))
+            _insert_parts(connection, tenure, [(entry_id, number, b",".join(bodies))])
+    if not records_n:
+        return None
+    entry = _entry_of(tenure, entry_id, group, whole.digest(), records_n, by_route, generation)
+    _insert_entries(connection, tenure, [entry], generation)
+    return entry
 
 
 def adopt(
@@ -337,14 +368,22 @@ def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
         yield row[1]
 
 
+def payloads(store: Store, tenure: Tenure, entries: Sequence[Entry]) -> dict[UUID, bytes]:
+    """Return the whole payload of each of these unfinished entries; the caller knows that they are small."""
+    return store.transaction(lambda connection: _payloads(connection, tenure, [entry.id for entry in entries]))
+
+
+def _payloads(connection: Connection, tenure: Tenure, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    query = (
+        "SELECT entry_id, records_json FROM payload_parts WHERE window_id = %s AND entry_id = ANY(%s::uuid[]) "
+        "ORDER BY entry_id, part"
+    )
+    rows = connection.cursor(binary=True).execute(query, (tenure.window_id, list(ids))).fetchall()
+    return {entry_id: b",".join(row[1] for row in parts) for entry_id, parts in groupby(rows, itemgetter(0))}
+
+
 def _one_row(query: Any, parameters: tuple[Any, ...]) -> Callable[[Connection], tuple[Any, ...] | None]:
     return lambda connection: connection.cursor(binary=True).execute(query, parameters).fetchone()
-
-
-def _parts(connection: Connection, tenure: Tenure, entry_id: UUID) -> list[bytes]:
-    query = "SELECT records_json FROM payload_parts WHERE window_id = %s AND entry_id = %s ORDER BY part"
-    rows = connection.cursor(binary=True).execute(query, (tenure.window_id, entry_id)).fetchall()
-    return [row[0] for row in rows]
 
 
 def load_sent(store: Store, tenure: Tenure, ids: Sequence[UUID]) -> list[Entry]:

@@ -41,7 +41,8 @@ _COUNTED = (
 _PREVENTED = (
     "SELECT coalesce(sum(runs.already_claimed), 0) AS prevented FROM runs "  # noqa: S608 - constants only
     "JOIN windows ON windows.id = runs.window_id JOIN pipelines ON pipelines.id = windows.pipeline_id "
-    "WHERE pipelines.name = %(pipeline)s AND runs.outcome = 'completed' AND runs.cause <> 'reconcile' " + _IN_SPAN
+    "WHERE pipelines.name = %(pipeline)s AND runs.outcome = 'completed' AND runs.cause IN ('schedule', 'manual') "
+    + _IN_SPAN
 )
 _LISTED = FINDINGS + _IN_SPAN + _WANTED + "ORDER BY findings.id DESC LIMIT %(limit)s"
 Tally = dict[tuple[str, str], int]

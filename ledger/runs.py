@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from ledger import findings
+from ledger.documents import rows
 from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
 from ledger.instants import HOUR_S, Window, format_time
@@ -196,7 +198,7 @@ def finish_page(store: Store, tenure: Tenure, number: int) -> None:
     store.transaction(lambda connection: connection.execute(sql("finish_page"), parameters))
 
 
-def _completed_before(connection: Connection, tenure: Tenure) -> datetime | None:
+def completed_before(connection: Connection, tenure: Tenure) -> datetime | None:
     """Return when this run was completed, in case the answer to its first commit was lost."""
     query = "SELECT finished_at FROM runs WHERE id = %s AND outcome = 'completed'"
     row = connection.execute(query, (tenure.run_id,)).fetchone()
@@ -212,7 +214,7 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
     """
 
     def work(connection: Connection) -> datetime:
-        if (before := _completed_before(connection, tenure)) is not None:
+        if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
         connection.execute(sql("close_disproved"), tenure.key())
@@ -261,7 +263,7 @@ def complete_reconcile(store: Store, tenure: Tenure, counts: RunCounts, unless: 
     """
 
     def work(connection: Connection) -> datetime:
-        if (before := _completed_before(connection, tenure)) is not None:
+        if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
         connection.execute(sql("close_unseen"), tenure.key() | {"unless": unless})
@@ -298,15 +300,36 @@ def end_run(store: Store, tenure: Tenure, outcome: RunOutcome, error: str, count
     store.transaction(work)
 
 
+def load_run(store: Store, run_id: UUID) -> dict[str, Any]:
+    """Return a run that has ended, by the names of what a report of it holds; its books as `counts`.
+
+    Raises:
+        DispatchLedgerError: when there is no such run.
+    """
+    query = (
+        "SELECT runs.*, windows.start_s, pipelines.name AS pipeline FROM runs "
+        "JOIN windows ON windows.id = runs.window_id JOIN pipelines ON pipelines.id = windows.pipeline_id "
+        "WHERE runs.id = %(id)s"
+    )
+    found = store.transaction(lambda connection: rows(connection, query, {"id": run_id}))
+    if not found:
+        raise DispatchLedgerError(f"no run {run_id} in the ledger")
+    kept = ("pipeline", "flow", "page_size", "cause", "outcome", "started_at", "finished_at")
+    counts = RunCounts(**{name: found[0][name] for name in RunCounts.__struct_fields__})
+    facts = {name: found[0][name] for name in kept}
+    return facts | {"run_id": run_id, "window": Window(found[0]["start_s"]), "counts": counts}
+
+
 def owed_windows(store: Store, pipeline: str, catch_up: timedelta, not_before: datetime | None) -> list[Window]:
     """List the closed windows that no run has completed, oldest first, as far back as `catch_up` and `not_before`."""
+    return store.transaction(lambda connection: owed_in(connection, pipeline, catch_up, not_before))
 
-    def work(connection: Connection) -> list[Window]:
-        first_s, last_s = _closed_range(connection, catch_up, not_before)
-        parameters = {"pipeline_id": pipeline_id(connection, pipeline), "first_s": first_s, "last_s": last_s}
-        return [Window(start_s) for (start_s,) in connection.execute(sql("owed_windows"), parameters)]
 
-    return store.transaction(work)
+def owed_in(connection: Connection, pipeline: str, catch_up: timedelta, not_before: datetime | None) -> list[Window]:
+    """Do what `owed_windows` does inside a transaction that has more to do."""
+    first_s, last_s = _closed_range(connection, catch_up, not_before)
+    parameters = {"pipeline_id": pipeline_id(connection, pipeline), "first_s": first_s, "last_s": last_s}
+    return [Window(start_s) for (start_s,) in connection.execute(sql("owed_windows"), parameters)]
 
 
 def closed_windows(store: Store, lookback: timedelta, not_before: datetime | None) -> list[Window]:

@@ -115,12 +115,21 @@ def _parse_lenient_flag(value: object) -> bool:
     return value is True or (isinstance(value, str) and value.strip().lower() == "true")
 
 
-def _parse_lenient_page_size(value: object) -> int:
-    """Return a page size from 1 to INTEGER_MAX; whatever cannot be read as one is the default, never an error."""
+def _is_lenient_flag(value: object) -> bool:
+    """Say whether this means on or off to a person too."""
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in {"true", "false"})
+
+
+def _readable_page_size(value: object) -> int | None:
     text = _number_text(value).strip()
     digits = re.fullmatch(r"\+?0*([0-9]{1,10})", text)
     size = int(digits[1]) if digits else 0
-    return size if 1 <= size <= INTEGER_MAX else PAGE_SIZE_DEFAULT
+    return size if 1 <= size <= INTEGER_MAX else None
+
+
+def _parse_lenient_page_size(value: object) -> int:
+    """Return a page size from 1 to INTEGER_MAX; whatever cannot be read as one is the default, never an error."""
+    return _readable_page_size(value) or PAGE_SIZE_DEFAULT
 
 
 def parse_duration(value: object) -> timedelta:
@@ -449,19 +458,58 @@ def load_settings(
     Raises:
         InputError: the file cannot be read, a key is unknown, or a value is not allowed. One line.
     """
-    environ = os.environ if environ is None else environ
-    folder = cwd or Path.cwd()
-    named = config or environ.get(ENV_CONFIG)
-    path = folder / (named or CONFIG_NAME)
-    document = _read_file(path) if named or os.path.lexists(path) else {}
-    overrides = _read_environment(environ)
+    path, document, overrides = _gathered(config, environ, cwd)
     try:
         return Settings.model_validate(
-            _overlaid(document, overrides), context={"state_dir": path.absolute().parent / STATE_DIR_NAME}
+            _overlaid(document or {}, overrides), context={"state_dir": path.absolute().parent / STATE_DIR_NAME}
         )
     except ValidationError as error:
         refusal = _refusal(error, path, overrides)
     raise refusal  # outside the handler: the chain of causes would print the values that the line masks
+
+
+class Ignored(NamedTuple):
+    """A value that a lenient key did not understand, and did not refuse either; `shown` is shortened."""
+
+    key: str
+    where: str
+    shown: str
+
+
+class Sources(NamedTuple):
+    """Where the configuration comes from.
+
+    Attributes:
+        file: the file that was read; None when there is none, and the defaults hold.
+        variables: the environment variables that go before it, in order.
+        ignored: values of lenient keys that stand for something else than they say.
+    """
+
+    file: Path | None
+    variables: tuple[str, ...]
+    ignored: tuple[Ignored, ...]
+
+
+def find_sources(
+    config: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Sources:
+    """Say where the configuration that `load_settings` reads comes from; takes and raises what that does."""
+    path, document, overrides = _gathered(config, environ, cwd)
+    given = _overlaid(document or {}, overrides).get("dispatch")
+    dispatch = given if isinstance(given, dict) else {}
+    ignored = [
+        Ignored(key, overrides[key].variable if key in overrides else str(path), _shown(key, dispatch[name]))
+        for key, name, understood in _LENIENT
+        if name in dispatch and not understood(dispatch[name])
+    ]
+    variables = sorted(one.variable for one in overrides.values())
+    return Sources(None if document is None else path, tuple(variables), tuple(ignored))
+
+
+_LENIENT: Final = (
+    ("dispatch.pagination_enabled", "pagination_enabled", _is_lenient_flag),
+    ("dispatch.page_size", "page_size", lambda value: _readable_page_size(value) is not None),
+)
 
 
 def child_environment(**extra: str) -> dict[str, str]:
@@ -474,6 +522,17 @@ class Override(NamedTuple):
 
     variable: str
     value: object
+
+
+def _gathered(
+    config: Path | None, environ: Mapping[str, str] | None, cwd: Path | None
+) -> tuple[Path, dict[str, Any] | None, dict[str, Override]]:
+    """Read what there is: the file's path, its document (None without a file), what the environment overrides."""
+    environ = os.environ if environ is None else environ
+    named = config or environ.get(ENV_CONFIG)
+    path = (cwd or Path.cwd()) / (named or CONFIG_NAME)
+    document = _read_file(path) if named or os.path.lexists(path) else None
+    return path, document, _read_environment(environ)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,20 +1,21 @@
 """The one door to the database: connections, transactions, statements from files, the driver's errors in our words."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, LiteralString, Self, TypeVar, cast
+from urllib.parse import parse_qsl, unquote
 
 import psycopg
 import structlog
 from psycopg import errors
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import make_url
+from psycopg.conninfo import conninfo_to_dict
 
 from ledger import clock
-from ledger.errors import CorruptError, DispatchLedgerError, UnavailableError
+from ledger.errors import CorruptError, DispatchLedgerError, InputError, UnavailableError
 from ledger.ids import jitter
 
 LOG = structlog.get_logger(__name__)
@@ -28,6 +29,11 @@ _CONNECT = {"connect_timeout": 10, "keepalives_idle": 10, "tcp_user_timeout": 20
 _SESSION: LiteralString = (
     "SET lock_timeout = '60s'; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET bytea_output = 'hex'; "
     "SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed'"
+)
+_URL = re.compile(
+    r"postgresql\+psycopg://"
+    r"(?:(?P<user>[^:/?@]*)(?::(?P<password>[^@]*))?@)?"  # a password may hold anything but the sign that ends it
+    r"(?P<server>[^?]*)(?:\?(?P<options>.*))?"
 )
 _SQL = Path(__file__).parent / "sql"
 # Someone else's locks, or a server that is being stopped or started: the same transaction may succeed a moment later.
@@ -59,9 +65,29 @@ def number_array(values: Iterable[int]) -> str:
 
 
 def connect_arguments(url: str) -> dict[str, Any]:
-    """Return the driver's connection arguments for a `postgresql+psycopg://` URL."""
-    _, arguments = PGDialect_psycopg().create_connect_args(make_url(url))  # type: ignore[no-untyped-call]
-    return dict(arguments)
+    """Return the driver's connection arguments for a `postgresql+psycopg://` URL.
+
+    Host, port and database are read by libpq; user, password and options as SQLAlchemy reads them: what is not
+    percent-encoded stands for itself, and `+` in an option is a blank.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise InputError("the ledger's URL does not begin with postgresql+psycopg://; mend ledger.database_url")
+    login = {name: unquote(parts[name]) for name in ("user", "password") if parts[name]}
+    options = dict(parse_qsl(parts["options"] or ""))
+    try:
+        return conninfo_to_dict(f"postgresql://{parts['server']}", **{**options, **login})
+    except psycopg.ProgrammingError as error:
+        raise InputError(f"the ledger's URL cannot be read: {reason_of(error)}; mend ledger.database_url") from None
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return the first line of what the driver says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 class Store:

@@ -8,6 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
     Column,
@@ -67,6 +68,65 @@ class PipelineRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("name"),)
     id: int = Field(sa_column=Column(SmallInteger, Identity(always=True), primary_key=True))
     name: str = Field(sa_column=_text())
+
+
+class JobRow(SQLModel, table=True):
+    """Long-running work that somebody asked for: what to do, how far it has come, and who works on it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("pipeline_id", "idempotency_key"),
+        Index(
+            "jobs_unfinished",
+            "pipeline_id",
+            "relay_at",
+            postgresql_where=text("status IN ('pending', 'processing')"),
+        ),
+        CheckConstraint("kind IN ('dispatch', 'reconcile', 'redo', 'report')", name="jobs_kind"),
+        CheckConstraint("queue IN ('fast', 'slow')", name="jobs_queue"),
+        CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="jobs_status"),
+        CheckConstraint("(status = 'processing') = (expires_at IS NOT NULL)", name="jobs_claim_expires"),
+        CheckConstraint("expires_at IS NULL OR claim IS NOT NULL", name="jobs_work_has_claim"),
+        CheckConstraint(
+            "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="jobs_end_has_time"
+        ),
+        CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="jobs_failure_has_error"),
+        CheckConstraint("(idempotency_key IS NULL) = (request_hash IS NULL)", name="jobs_key_has_request"),
+        CheckConstraint("attempts >= 0 AND done >= 0 AND total >= 0", name="jobs_counts_not_negative"),
+    )
+    id: UUID = Field(sa_column=_uuid(primary_key=True))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
+    kind: str = Field(sa_column=_text())
+    params: str = Field(sa_column=_text())
+    queue: str = Field(sa_column=_text())
+    status: str = Field(sa_column=_text())
+    attempts: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
+    done: int = Field(sa_column=_count())
+    total: int | None = Field(sa_column=_big(nullable=True))
+    claim: UUID | None = Field(sa_column=_uuid(nullable=True))
+    heartbeat_at: datetime | None = Field(sa_column=_moment())
+    expires_at: datetime | None = Field(sa_column=_moment())
+    sent_at: datetime | None = Field(sa_column=_moment())
+    relay_at: datetime = Field(sa_column=_moment(nullable=False))
+    idempotency_key: str | None = Field(sa_column=_text(nullable=True))
+    request_hash: bytes | None = Field(sa_column=_bytes(nullable=True))
+    follow_up: str | None = Field(sa_column=_text(nullable=True))
+    follows: UUID | None = Field(sa_column=_uuid(nullable=True))
+    result: str | None = Field(sa_column=_text(nullable=True))
+    error: str | None = Field(sa_column=_text(nullable=True))
+    created_by: str = Field(sa_column=_text())
+    created_at: datetime = Field(sa_column=_moment(nullable=False))
+    started_at: datetime | None = Field(sa_column=_moment())
+    finished_at: datetime | None = Field(sa_column=_moment())
+
+
+class JobPartRow(SQLModel, table=True):
+    """One step of an unfinished job whose outcome is kept, so that the next attempt goes on after it."""
+
+    __tablename__ = "job_parts"
+    job_id: UUID = Field(sa_column=Column(UuidType, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    name: str = Field(sa_column=Column(Text, primary_key=True))
+    document: str = Field(sa_column=_text())
 
 
 class DestinationRow(SQLModel, table=True):
@@ -188,12 +248,28 @@ class ClaimRow(SQLModel, table=True):
     There is one row a record, for years. Booking time comes first in the key, so that a window's claims lie side by
     side; the columns stand in the order that wastes no bytes on alignment, in the row and in the key; and an id that
     is a UUID is kept as its 16 bytes (`ledger.canonical.packed_id`).
+
+    For a question by record id alone there is a Bloom filter for every eight pages of rows, which an insert into new
+    pages does not pay for: VACUUM makes the filters, so it comes early and often.
     """
 
     __tablename__ = "claims"
     __table_args__ = (
         PrimaryKeyConstraint("booking_ns", "record_id", "pipeline_id", "generation"),
         CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
+        Index(
+            "claims_record",
+            "record_id",
+            postgresql_using="brin",
+            postgresql_ops={"record_id": "bytea_bloom_ops(n_distinct_per_range = 800, false_positive_rate = 0.01)"},
+            postgresql_with={"pages_per_range": 8},
+        ),
+        {
+            "postgresql_with": {
+                "autovacuum_vacuum_insert_scale_factor": 0,
+                "autovacuum_vacuum_insert_threshold": 100_000,
+            }
+        },
     )
     booking_ns: int = Field(sa_column=_big(primary_key=True))
     fingerprint: int = Field(sa_column=_big())
@@ -298,14 +374,20 @@ class AttemptRow(SQLModel, table=True):
 
 
 class ReceiptRow(SQLModel, table=True):
-    """A consumer's claim on an idempotency key, and what came of its work."""
+    """A consumer's claim on an idempotency key, and what came of its work.
+
+    The last claim stays when the work has ended, so that its end may be told twice. A row that a redo has made for a
+    job that no worker ever claimed has no attempts.
+    """
 
     __tablename__ = "receipts"
     __table_args__ = (
         Index("receipts_window", "window_id"),
         CheckConstraint("state IN ('in_work', 'completed', 'failed', 'superseded')", name="receipts_state"),
-        CheckConstraint("(state = 'in_work') = (claim IS NOT NULL)", name="receipts_work_has_claim"),
-        CheckConstraint("(claim IS NULL) = (expires_at IS NULL)", name="receipts_claim_expires"),
+        CheckConstraint("state <> 'in_work' OR claim IS NOT NULL", name="receipts_work_has_claim"),
+        CheckConstraint("(state = 'in_work') = (expires_at IS NOT NULL)", name="receipts_work_expires"),
+        CheckConstraint("attempts > 0 OR (attempts = 0 AND state = 'superseded')", name="receipts_attempts"),
+        CheckConstraint("attempts = 0 OR (worker IS NOT NULL AND claimed_at IS NOT NULL)", name="receipts_worker"),
         CheckConstraint("length(idempotency_key) = 32", name="receipts_key_length"),
     )
     pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger, primary_key=True))
@@ -313,13 +395,62 @@ class ReceiptRow(SQLModel, table=True):
     window_id: int = Field(sa_column=_link("windows.id"))
     state: str = Field(sa_column=_text())
     claim: UUID | None = Field(sa_column=_uuid(nullable=True))
-    worker: str = Field(sa_column=_text())
+    worker: str | None = Field(sa_column=_text(nullable=True))
     attempts: int = Field(sa_column=Column(Integer, nullable=False))
-    claimed_at: datetime = Field(sa_column=_moment(nullable=False))
+    claimed_at: datetime | None = Field(sa_column=_moment())
     expires_at: datetime | None = Field(sa_column=_moment())
     finished_at: datetime | None = Field(sa_column=_moment())
     result: str | None = Field(sa_column=_text(nullable=True))
     reason: str | None = Field(sa_column=_text(nullable=True))
+
+
+class PlanRow(SQLModel, table=True):
+    """A redo that a person wants: what it covers, a hash over what it saw, and how far it has come.
+
+    `run_id` is the run that applies it; `reconcile_json` the document of the reconcile that followed.
+    """
+
+    __tablename__ = "plans"
+    __table_args__ = (
+        Index("plans_window", "window_id"),
+        CheckConstraint("state IN ('planned', 'applying', 'applied', 'cancelled', 'stale')", name="plans_state"),
+        CheckConstraint("(state IN ('applying', 'applied')) = (run_id IS NOT NULL)", name="plans_applied_by_run"),
+        CheckConstraint("(run_id IS NULL) = (applied_by IS NULL)", name="plans_applied_by_somebody"),
+        CheckConstraint("(state IN ('planned', 'applying')) = (ended_at IS NULL)", name="plans_end"),
+        CheckConstraint("state <> 'stale' OR stale_reason IS NOT NULL", name="plans_stale_has_reason"),
+        CheckConstraint("length(hash) = 32", name="plans_hash_length"),
+        CheckConstraint("least(jobs, records, already_worked, no_longer_due) >= 0", name="plans_counts"),
+    )
+    id: UUID = Field(sa_column=_uuid(primary_key=True))
+    window_id: int = Field(sa_column=_link("windows.id"))
+    state: str = Field(sa_column=_text())
+    scope: str = Field(sa_column=_text())
+    reason: str = Field(sa_column=_text())
+    planned_by: str = Field(sa_column=_text())
+    planned_at: datetime = Field(sa_column=_moment(nullable=False))
+    hash: bytes = Field(sa_column=_bytes())
+    jobs: int = Field(sa_column=_big())
+    records: int = Field(sa_column=_big())
+    already_worked: int = Field(sa_column=_big())
+    no_longer_due: int = Field(sa_column=_big())
+    run_id: UUID | None = Field(sa_column=_uuid(nullable=True))
+    applied_by: str | None = Field(sa_column=_text(nullable=True))
+    applying_at: datetime | None = Field(sa_column=_moment())
+    ended_at: datetime | None = Field(sa_column=_moment())
+    stale_reason: str | None = Field(sa_column=_text(nullable=True))
+    reconcile_json: str | None = Field(sa_column=_text(nullable=True))
+
+
+class PlanEntryRow(SQLModel, table=True):
+    """One job of a plan, for a person to look at: at most so many records of a plan are listed here."""
+
+    __tablename__ = "plan_entries"
+    __table_args__ = (CheckConstraint("number >= 1", name="plan_entries_number_from_one"),)
+    plan_id: UUID = Field(sa_column=Column(UuidType, ForeignKey("plans.id"), primary_key=True))
+    number: int = Field(sa_column=Column(Integer, primary_key=True))
+    generation: int = Field(sa_column=_small())
+    group_json: str = Field(sa_column=_text())
+    record_ids: list[bytes] = Field(sa_column=Column(ARRAY(LargeBinary), nullable=False))
 
 
 class StagedRecordRow(SQLModel, table=True):
@@ -346,6 +477,7 @@ class FindingRow(SQLModel, table=True):
     __table_args__ = (
         UniqueConstraint("pipeline_id", "kind", "subject"),
         Index("findings_window", "window_id"),
+        Index("findings_record", "record_id", postgresql_using="hash"),
         CheckConstraint("state IN ('open', 'repaired', 'acknowledged', 'closed')", name="findings_state"),
         CheckConstraint(
             "state <> 'acknowledged' OR acknowledged_reason IS NOT NULL",

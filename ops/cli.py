@@ -1,14 +1,12 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 from uuid import UUID
 
 import typer
@@ -16,21 +14,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from typer.exceptions import TyperException
 
-from dispatch.dispatcher import RunReport
-from dispatch.run import Cancellation
 from dispatch.task import parse_task
 from ledger import clock, history, runs, schema
 from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
-from ops import demo as demonstration
-from ops import logs, report_cli, schedule, views, wiring
-from ops.context import CONTEXT
+from ops import consume_cli, doctor_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
+from ops.context import CONTEXT, show_traceback
 from ops.context import say_error as _say_error
-from reconcile.adopt import adopt_objects, adoption_document
-from reconcile.reconciler import Report, report_document, require_ended, windows_to_rescan
-from reconcile.rescan import Options
+from ops.signals import cancellable
+
+if TYPE_CHECKING:
+    from dispatch.dispatcher import RunReport
+    from reconcile.reconciler import Report
 
 _TASK_BYTES_MAX = 1024 * 1024
 _WORST_FIRST = (130, 143, 1, 5, 4, 3, 0)
@@ -50,7 +47,12 @@ db_app = typer.Typer(help="The ledger's schema.")
 show_app = typer.Typer(help="The whole history of one thing, in order of time.")
 app.add_typer(db_app, name="db")
 app.add_typer(show_app, name="show")
+redo_cli.add_to(app)
 report_cli.add_to(app)
+show_record.add_to(show_app)
+consume_cli.add_to(app)
+service_cli.add_to(app)
+doctor_cli.add_to(app)
 
 
 @app.callback()
@@ -95,10 +97,15 @@ def demo(
     key: Annotated[str, typer.Option(help="The attribute of FILE that names a record.")] = "Id",
 ) -> None:
     """Run the main job on an emulated AWS and a real PostgreSQL of its own, from start to report."""
-    with _cancellable() as cancellation:
+    from ops import demo as demonstration
+
+    with cancellable() as cancellation:
         story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
+    if cancellation.is_asked:
+        _say_error(str(CancelledError(cancellation.signal_number)))
+        _exit(128 + cancellation.signal_number)
     _exit(_worst(map(views.run_exit_code, story.reports)))
 
 
@@ -136,7 +143,7 @@ def dispatch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Find the due records of one window and send each group as one job."""
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         chosen = _chosen_window(execute_time, task, window, due=due)
         settings = CONTEXT.settings()
         wired = wiring.dry_dispatcher if dry_run else wiring.dispatcher
@@ -163,7 +170,10 @@ def reconcile(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
-    with _cancellable() as cancellation:
+    from reconcile.reconciler import require_ended, windows_to_rescan
+    from reconcile.rescan import Options
+
+    with cancellable() as cancellation:
         chosen = [parse_window(one) for one in dict.fromkeys(window or [])]
         back = None if lookback is None else _lookback(lookback)
         _check_reconcile(chosen, back, no_repair=no_repair, delete_orphans=delete_orphans, release_hold=release_hold)
@@ -182,11 +192,32 @@ def reconcile(
 @app.command(epilog="Example: dispatch-ledger scheduler")
 def scheduler() -> None:
     """Dispatch what is owed and reconcile, each on its cron line (UTC), until ended by Ctrl-C or SIGTERM."""
+    from ops import schedule
+
     settings = CONTEXT.settings()
-    with _cancellable() as cancellation:
+    with cancellable() as cancellation:
         summary = schedule.run(settings, cancellation, CONTEXT.console)
     if CONTEXT.json:
         CONTEXT.print_json(summary.document)
+    _exit(128 + cancellation.signal_number)
+
+
+@app.command(epilog="Example: dispatch-ledger up")
+def up(
+    no_samples: Annotated[
+        bool, typer.Option("--no-samples", help="Leave an empty table empty, without the seven seed records.")
+    ] = False,
+) -> None:
+    """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, scheduled jobs."""
+    from ops import up as embedded
+
+    with (
+        embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
+        cancellable(lambda: embedded.end_at_once(scene)) as cancellation,
+    ):
+        embedded.play(scene, cancellation)
+        if CONTEXT.json:
+            CONTEXT.print_json(scene.document)
     _exit(128 + cancellation.signal_number)
 
 
@@ -210,7 +241,9 @@ def _check_reconcile(
         raise InputError("--release-hold needs the window to release: --window START")
 
 
-def _report_reconcile(report: Report, *, explicit: bool) -> None:
+def _report_reconcile(report: "Report", *, explicit: bool) -> None:
+    from reconcile.reconciler import report_document
+
     if CONTEXT.json:
         CONTEXT.print_json(report_document(report))
     else:
@@ -218,7 +251,7 @@ def _report_reconcile(report: Report, *, explicit: bool) -> None:
     for one in report.windows:
         if one.error is not None and (explicit or not one.busy):
             _say_error(str(one.error))
-            _show_traceback(one.error)
+            show_traceback(one.error)
     _exit(_worst(views.reconcile_exit_code(one, explicit=explicit) for one in report.windows))
 
 
@@ -229,10 +262,12 @@ def recover(
     ] = False,
 ) -> None:
     """Adopt stored objects into a lost ledger, as entries whose send is unknown; their windows are held for you."""
+    from reconcile.adopt import adopt_objects, adoption_document
+
     if not from_objects:
         raise InputError("say what to recover from: --from-objects")
     settings = CONTEXT.settings()
-    with _cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
+    with cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
         adoption = adopt_objects(dispatcher)
     if CONTEXT.json:
         CONTEXT.print_json(adoption_document(adoption))
@@ -240,7 +275,7 @@ def recover(
         views.show_adopted(CONTEXT.console, adoption.windows)
     if adoption.error is not None:
         _say_error(str(adoption.error))
-        _show_traceback(adoption.error)
+        show_traceback(adoption.error)
         _exit(views.error_exit_code(adoption.error))
 
 
@@ -275,9 +310,11 @@ def _read_task(path: str) -> bytes:
     return raw
 
 
-def _report(reports: list[RunReport], *, due: bool) -> None:
+def _report(reports: "list[RunReport]", *, due: bool) -> None:
+    from dispatch.dispatcher import run_document
+
     if CONTEXT.json:
-        documents = [views.run_document(report) for report in reports]
+        documents = [run_document(report) for report in reports]
         CONTEXT.print_json({"runs": documents} if due else documents[0])
     elif due:
         views.show_runs(CONTEXT.console, reports) if reports else CONTEXT.console.print("No closed window is owed.")
@@ -286,7 +323,7 @@ def _report(reports: list[RunReport], *, due: bool) -> None:
     for report in reports:
         if report.error is not None:
             _say_error(str(report.error))
-            _show_traceback(report.error)
+            show_traceback(report.error)
     _exit(_worst(map(views.run_exit_code, reports)))
 
 
@@ -354,33 +391,6 @@ def show_entry(entry_id: Annotated[str, typer.Argument(help="The entry's id, as 
     return views.show_events(CONTEXT.console, story["events"])
 
 
-@show_app.command("record", epilog="Example: dispatch-ledger show record R1")
-def show_record(record_id: Annotated[str, typer.Argument(help="The record's id: its table key.")]) -> None:
-    """Tell the story of a record: occurrences, entries, attempts, findings."""
-    settings = CONTEXT.settings()
-    with wiring.ledger(settings) as store:
-        story = history.record_history(store, settings.pipeline, record_id)
-    if CONTEXT.json:
-        return CONTEXT.print_json(story)
-    if not story["occurrences"] and not story["findings"]:
-        return CONTEXT.console.print(
-            f"Record {views.plain_text(record_id)!r} was never claimed, and no finding names it."
-        )
-    rows = [
-        {"booked": one["booking_time"], "generation": one["generation"]} | (one["entry"] or {})
-        for one in story["occurrences"]
-    ]
-    columns = {"booked": "booked for", "generation": "generation", "state": "state", "job": "job", "entry_id": "entry"}
-    views.show_rows(CONTEXT.console, f"record {views.plain_text(record_id)}", rows, columns)
-    views.show_rows(
-        CONTEXT.console,
-        "findings",
-        story["findings"],
-        {"kind": "kind", "cause": "cause", "state": "state", "detail": "detail"},
-    )
-    return views.show_events(CONTEXT.console, story["events"])
-
-
 @contextmanager
 def _progress() -> Iterator[Callable[[RunCounts], None]]:
     """Show a long run's progress to a person at a terminal, and to nobody else."""
@@ -397,31 +407,8 @@ def _progress() -> Iterator[Callable[[RunCounts], None]]:
         )
 
 
-@contextmanager
-def _cancellable() -> Iterator[Cancellation]:
-    """Turn SIGINT and SIGTERM into a request to stop after the step in hand; a second one ends the process at once."""
-    cancellation = Cancellation()
-
-    def ask(number: int, _frame: Any) -> None:
-        if cancellation.asked.is_set():
-            os._exit(128 + number)
-        cancellation.ask(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield cancellation
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _exit(code: int) -> NoReturn:
     raise typer.Exit(code)
-
-
-def _show_traceback(error: BaseException) -> None:
-    if CONTEXT.debug:
-        traceback.print_exception(error)
 
 
 def _hoist(arguments: Sequence[str]) -> list[str]:
@@ -484,7 +471,7 @@ def _fail(message: str, error: BaseException, code: int) -> int:
         with suppress(OSError):  # what cannot be written is what is being told of
             CONTEXT.print_json({"error": " ".join(message.split())})
     _say_error(message)
-    _show_traceback(error)
+    show_traceback(error)
     return code
 
 

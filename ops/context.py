@@ -1,6 +1,8 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
+import getpass
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +38,19 @@ class Context:
 
     def print_json(self, document: object) -> None:
         """Write the one JSON document."""
-        try:
-            encoded = msgspec.json.encode(document)
-        except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
-            encoded = canonical_json(document)
-        sys.stdout.buffer.write(encoded + b"\n")
+        sys.stdout.buffer.write(encoded(document) + b"\n")
         sys.stdout.flush()
 
 
 CONTEXT = Context()
+
+
+def encoded(document: object) -> bytes:
+    """Return a document as JSON, whatever the ids in it are made of."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # an id with a lone surrogate, which is written as its escape
+        return canonical_json(document)
 
 
 def say_error(message: str) -> None:
@@ -52,3 +58,17 @@ def say_error(message: str) -> None:
     with suppress(OSError):  # nobody can read it then
         sys.stderr.write(f"error: {' '.join(message.split())}\n")
         sys.stderr.flush()
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print where an error comes from, when `--debug` asks for it."""
+    if CONTEXT.debug:
+        traceback.print_exception(error)
+
+
+def user_name() -> str:
+    """Return who runs this, by the name that the machine knows."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "unknown"

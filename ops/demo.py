@@ -15,22 +15,22 @@ from rich.text import Text
 from dispatch.aws.embedded import embedded_aws
 from dispatch.aws.sandbox import Sandbox
 from dispatch.aws.session import Session
-from dispatch.dispatcher import Dispatcher, RunReport, connect_partners
+from dispatch.dispatcher import Dispatcher, RunReport, connect_partners, run_document
 from dispatch.importing import read_items
 from dispatch.items import Item
 from dispatch.judging import Left, Rules, judge
 from dispatch.run import Cancellation
 from ledger import history, schema
 from ledger.embedded import embedded_postgres
-from ledger.errors import InputError
+from ledger.errors import CancelledError, InputError
 from ledger.facts import BadRecord
 from ledger.instants import HOUR_S, NS_PER_S, Window, parse_booking_ns, window_at, window_of_execute_time
 from ledger.settings import DispatchSettings, Settings
 from ledger.store import Store
 from ops import views
+from ops.samples import SEED_EXECUTE_TIME
 from ops.trouble import Trouble
 
-SEED_EXECUTE_TIME = "2026-09-17T16:01:10Z"
 _BUCKET = "dispatch-ledger-demo"
 _SHOWN_MAX = 20
 _JOBS_MAX = 1000
@@ -176,7 +176,7 @@ def _tell(stage: _Stage) -> Story:
     _open(stage)
     for window in stage.windows:
         story.reports.append(stage.dispatcher.dispatch(window, "manual"))
-        if story.reports[-1].error is not None:
+        if story.reports[-1].error is not None and story.reports[-1].outcome != "cancelled":
             stage.console.print(f"[red]error:[/red] {views.plain_text(str(story.reports[-1].error))}")
         if story.reports[-1].outcome == "cancelled":
             break
@@ -186,24 +186,27 @@ def _tell(stage: _Stage) -> Story:
     second = [stage.dispatcher.dispatch(window, "manual") for window in stage.windows]
     _show_reports(stage, "4 · The same again: the ledger remembers, nothing is sent", second)
     known = _known(stage)
-    mended = _trouble(stage).tell(_heading) if stage.file is None else {}
+    mended = _mended(stage) if stage.file is None else {}
     story.document = {
         "file": None if stage.file is None else str(stage.file),
         "records": stage.look.records,
         "not_in_index": stage.look.not_indexed,
-        "runs": [views.run_document(report) for report in story.reports],
+        "runs": [run_document(report) for report in story.reports],
         "left_out": left_out,
         "jobs": jobs,
-        "second_runs": [views.run_document(report) for report in second],
+        "second_runs": [run_document(report) for report in second],
         "windows": known,
         **mended,
     }
     return story
 
 
-def _trouble(stage: _Stage) -> Trouble:
+def _mended(stage: _Stage) -> dict[str, Any]:
     seed = {item[stage.look.key_name]["S"]: item for item in stage.look.again()}
-    return Trouble(stage.dispatcher, stage.sandbox, stage.console, seed)
+    try:
+        return Trouble(stage.dispatcher, stage.sandbox, stage.console, seed).tell(_heading)
+    except CancelledError:
+        return {}
 
 
 def _heading(console: Console, text: str) -> None:

@@ -27,10 +27,19 @@ def main() -> int:
 
         return cli.main()
     except CancelledError as error:
+        _stop_listening()
         if "--json" in sys.argv:
             sys.stdout.write(f'{{"error":"{error}"}}\n')
         sys.stderr.write(f"error: {error}\n")
         return 128 + error.signal_number
+    finally:
+        _stop_listening()
+
+
+def _stop_listening() -> None:
+    """Let no further signal change how the process ends: what it has to say is said, and the interpreter goes."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

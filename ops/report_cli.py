@@ -1,6 +1,5 @@
 """The commands that look back: reports, findings, audit."""
 
-import getpass
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -16,7 +15,7 @@ from ledger.reports import FINDING_STATES, KINDS, REPORTED_KINDS, FindingsReport
 from ledger.spans import parse_bounds
 from ops import report_html, views, wiring
 from ops import reports as shown
-from ops.context import CONTEXT, say_error
+from ops.context import CONTEXT, say_error, user_name
 
 _LIST_MAX = 1000
 
@@ -176,7 +175,7 @@ def acknowledge(
     by: Annotated[str | None, typer.Option(help="Who says so; the user of this machine by default.")] = None,
 ) -> None:
     """Take note of an open finding, so that it does not count as open any more."""
-    note, settings = parse_note(_user() if by is None else by, reason), CONTEXT.settings()
+    note, settings = parse_note(user_name() if by is None else by, reason), CONTEXT.settings()
     with wiring.ledger(settings) as store:
         document = acknowledge_finding(store, settings.pipeline, finding, note)
     if CONTEXT.json:
@@ -186,13 +185,6 @@ def acknowledge(
 
 
 _ACKNOWLEDGED = ("kind", "cause", "window", "state", "acknowledged_by", "acknowledged_reason")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "unknown"
 
 
 @audit_app.command("verify", epilog="Example: dispatch-ledger audit verify --from 2026-09-01T00:00:00Z")

@@ -1,6 +1,9 @@
 """The paired scheduled jobs: a timer only wakes them. What is owed is in the ledger; the lease decides who works."""
 
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +15,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from rich.console import Console
 
-from dispatch.dispatcher import Dispatcher
+from dispatch.dispatcher import Dispatcher, RunReport
 from dispatch.run import Cancellation
 from ledger import clock
 from ledger.errors import DispatchLedgerError
@@ -25,6 +28,7 @@ from reconcile.rescan import Options
 LOG = structlog.get_logger(__name__)
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _LOOK_S = 0.2
+_NAMED_MAX = 3
 
 
 @dataclass
@@ -45,10 +49,33 @@ class Summary:
 
 
 def run(settings: Settings, cancellation: Cancellation, console: Console) -> Summary:
-    """Run the jobs on their cron lines, and once at the start, until a signal asks for the end.
+    """Run the jobs until a signal asks for the end, which waits for the step in hand.
 
-    A job that fails is told of, and runs again at its next time. The end waits for the step in hand. Any number of
-    schedulers may run: a window that another one works on is left to it.
+    Raises:
+        InputError: when table, index, bucket or queues are missing, at the start only.
+        UnavailableError: when AWS or the ledger does not answer at the start.
+    """
+    with started(settings, cancellation, console) as summary:
+        wait_for_end(cancellation)
+    return summary
+
+
+def wait_for_end(cancellation: Cancellation) -> None:
+    """Wait until a signal asks for the end."""
+    while not cancellation.is_asked:
+        clock.wait_s(_LOOK_S, cancellation.asked)
+
+
+@contextmanager
+def started(settings: Settings, cancellation: Cancellation, console: Console) -> Iterator[Summary]:
+    """Run the jobs on their cron lines while the block runs; its end waits for the step in hand.
+
+    Dispatch and then reconcile run once at the start: what was missed while nobody was there is no finding then. A job
+    that fails is told of, and runs again at its next time. Any number of schedulers may run: a window that another one
+    works on is left to it.
+
+    Yields:
+        What the jobs have done, kept up to date.
 
     Raises:
         InputError: when table, index, bucket or queues are missing, at the start only.
@@ -62,19 +89,18 @@ def run(settings: Settings, cancellation: Cancellation, console: Console) -> Sum
     }
     with wiring.aws_endpoint(settings), wiring.database(settings), wiring.dispatcher(settings, cancellation, _quiet):
         timer = BackgroundScheduler(timezone=UTC)
+        dispatched = threading.Event()
         for name, (line, work) in jobs.items():
-            job = _Job(name, work, settings, cancellation, console, summary)
+            job = _Job(name, work, settings, cancellation, console, summary, dispatched)
             at_once = {} if name == "deep_reconcile" else {"next_run_time": clock.utc_now()}
             timer.add_job(
                 job, trigger_of(line), id=name, coalesce=True, max_instances=1, misfire_grace_time=None, **at_once
             )
         timer.start()
         try:
-            while not cancellation.asked.is_set():
-                clock.wait_s(_LOOK_S, cancellation.asked)
+            yield summary
         finally:
             timer.shutdown(wait=True)
-    return summary
 
 
 def trigger_of(line: str) -> BaseTrigger:
@@ -121,11 +147,22 @@ class _Job:
     cancellation: Cancellation
     console: Console
     summary: Summary
+    dispatched: threading.Event
 
     def __call__(self) -> None:
         """Do it once, with connections of its own; whatever goes wrong, the next time it is done again."""
-        if self.cancellation.asked.is_set():
-            return
+        if self.name == "reconcile":
+            self._wait_for_the_first_dispatch()
+        if not self.cancellation.is_asked:
+            self._do()
+        if self.name == "dispatch":
+            self.dispatched.set()
+
+    def _wait_for_the_first_dispatch(self) -> None:
+        while not (self.dispatched.is_set() or self.cancellation.is_asked):
+            clock.wait_s(_LOOK_S, self.dispatched)
+
+    def _do(self) -> None:
         self.summary.ran[self.name] = self.summary.ran.get(self.name, 0) + 1
         try:
             with wiring.dispatcher(self.settings, self.cancellation, _quiet) as dispatcher:
@@ -158,8 +195,17 @@ def _dispatch(dispatcher: Dispatcher) -> str:
     for report in reports:
         if report.error is not None:
             LOG.warning("window was not completed", window=report.window.name, reason=str(report.error))
-    outcomes = [f"{report.window} {report.outcome}, {report.counts.confirmed} jobs" for report in reports]
-    return "; ".join(outcomes) or "nothing is owed"
+    return _told(reports) or "nothing is owed"
+
+
+def _told(reports: list[RunReport]) -> str:
+    """Name a few windows one by one, and many by the first and the last."""
+    if len(reports) <= _NAMED_MAX:
+        return "; ".join(f"{one.window} {one.outcome}, {one.counts.confirmed} jobs" for one in reports)
+    outcomes = Counter(one.outcome for one in reports)
+    counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    jobs = sum(one.counts.confirmed for one in reports)
+    return f"{len(reports)} windows from {reports[0].window} to {reports[-1].window}: {counted}, {jobs} jobs"
 
 
 def _reconcile(dispatcher: Dispatcher) -> str:

@@ -60,10 +60,15 @@ class Trouble:
     seed: dict[str, Item]
 
     def tell(self, heading: Callable[[Console, str], None]) -> dict[str, Any]:
-        """Make it, show it, reconcile twice; returns the documents."""
+        """Make it, show it, reconcile twice; returns the documents.
+
+        Raises:
+            CancelledError: when a signal asked; each step needs what the one before it left.
+        """
         heading(self.console, "6 · Trouble, made on purpose")
-        for line in (self._die(), self._move(), self._come_late(), self._drop_an_object(), self._leave_an_orphan()):
-            self.console.print(f"- {line}")
+        for make in (self._die, self._move, self._come_late, self._drop_an_object, self._leave_an_orphan):
+            self.dispatcher.cancellation.check()
+            self.console.print(f"- {make()}")
         heading(self.console, "7 · Reconcile: back to the source")
         first = self._reconcile()
         self._show(first)
@@ -82,6 +87,7 @@ class Trouble:
             dying.dispatch(_BEFORE, "manual")
         except _DiedError:
             return "R8 is sent by a run that dies between the send and the confirmation."
+        self.dispatcher.cancellation.check()
         raise AssertionError("R8 was to be sent")
 
     def _move(self) -> str:

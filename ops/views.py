@@ -1,18 +1,21 @@
 """What a person sees: tables and one-line summaries. Every number comes from a run's report or from the ledger."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dispatch.dispatcher import RunReport
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
-from ledger.instants import format_time
-from reconcile.adopt import Adopted
-from reconcile.reconciler import Report, WindowReport
+
+if TYPE_CHECKING:  # to look at a report takes nothing of what made it
+    from dispatch.dispatcher import RunReport
+    from ledger.checks import Check
+    from reconcile.adopt import Adopted
+    from reconcile.reconciler import Report, WindowReport
 
 _COUNTS = {
     "evaluated": "returned by the index",
@@ -44,13 +47,16 @@ _STATE_STYLE = {
     "incomplete": "yellow",
     "pending": "yellow",
     "sending": "yellow",
+    "ok": "green",
+    "warning": "yellow",
+    "skipped": "dim",
 }
 
 
 def styled(state: object) -> Text:
     """Return a state in its colour."""
     text = str(state)
-    return Text(text, style=_STATE_STYLE.get(text, ""))
+    return Text(text, style=_STATE_STYLE.get(text.rstrip(), ""))
 
 
 def plain_text(value: object) -> str:
@@ -61,32 +67,14 @@ def plain_text(value: object) -> str:
     )
 
 
-def run_document(report: RunReport) -> dict[str, Any]:
-    """Return a run's report as the document of `dispatch --json`; a dry run says that it is one, and has no run."""
-    return {
-        **({"dry_run": True} if report.dry_run else {}),
-        "run_id": None if report.dry_run else str(report.run_id),
-        "pipeline": report.pipeline,
-        "window": {"start": report.window.name, "end": report.window.end_name},
-        "flow": report.flow,
-        "page_size": report.page_size,
-        "outcome": report.outcome,
-        "cause": report.cause,
-        **msgspec.structs.asdict(report.counts),
-        "started_at": format_time(report.started_at),
-        "finished_at": format_time(report.finished_at),
-        "error": None if report.error is None else str(report.error),
-    }
-
-
-def run_exit_code(report: RunReport) -> int:
+def run_exit_code(report: "RunReport") -> int:
     """Return the exit code that a run's outcome stands for."""
     if report.error is not None:
         return error_exit_code(report.error)
     return 3 if report.open_findings else 0
 
 
-def show_run(console: Console, report: RunReport) -> None:
+def show_run(console: Console, report: "RunReport") -> None:
     """Print what a run did."""
     title = Text.assemble("window ", (report.window.name, "bold"), " · ", report.flow, " · ", styled(report.outcome))
     if report.dry_run:
@@ -105,7 +93,7 @@ def show_run(console: Console, report: RunReport) -> None:
     console.print(table)
 
 
-def show_runs(console: Console, reports: Sequence[RunReport]) -> None:
+def show_runs(console: Console, reports: "Sequence[RunReport]") -> None:
     """Print one line a run."""
     title = Text(DRY_RUN, style="bold yellow") if any(one.dry_run for one in reports) else None
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
@@ -192,7 +180,7 @@ def error_exit_code(error: DispatchLedgerError) -> int:
     return 1 if isinstance(error, InputError) else error.exit_code
 
 
-def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
+def reconcile_exit_code(report: "WindowReport", *, explicit: bool) -> int:
     """Return the exit code that the reconcile of one window stands for.
 
     Args:
@@ -206,7 +194,7 @@ def reconcile_exit_code(report: WindowReport, *, explicit: bool) -> int:
     return 3 if any(one.get("would_be", one["state"]) == "open" for one in report.findings) else 0
 
 
-def show_reconcile(console: Console, report: Report) -> None:
+def show_reconcile(console: Console, report: "Report") -> None:
     """Show what a reconcile found, window by window."""
     rows = [
         {
@@ -235,7 +223,22 @@ def show_reconcile(console: Console, report: Report) -> None:
     show_rows(console, "findings", found, shown | {"detail": "detail"})
 
 
-def show_adopted(console: Console, adopted: list[Adopted]) -> None:
+def show_checks(console: Console, checks: "Collection[Check]") -> None:
+    """Print one line a check, however long, so that it can be searched and copied; and how many are in which state."""
+    for one in checks:
+        line = Text.assemble(styled(f"{one.state:<8}"), f"{one.name:<18}")
+        subject, detail = plain_text(one.subject), plain_text(one.detail)
+        line.append(f"{subject}: {detail}" if subject else detail)
+        if one.mend:
+            line.append(f". To mend it: {plain_text(one.mend)}", style="bold")
+        console.print(line, soft_wrap=True)
+    states: Counter[str] = Counter(one.state for one in checks)
+    words = {"failed": "failed", "warning": "warnings", "skipped": "skipped"}
+    told = ", ".join(f"{states[state]} {word}" for state, word in words.items() if states[state])
+    console.print(f"{len(checks)} checks: {told or 'all is well'}.")
+
+
+def show_adopted(console: Console, adopted: "list[Adopted]") -> None:
     """Show what was taken over from the object store, window by window, and what could not be."""
     if not adopted:
         console.print("No object of this pipeline was found.")

@@ -22,10 +22,10 @@ def look_at_duplicates(rescan: Rescan) -> None:
     }
     repeated = evidence.rows_of(run.store, "repeated_in_window", parameters)
     findings.record_seen(run.store, tenure, "duplicate", [_repeated(*row) for row in repeated])
-    redone = evidence.rows_of(run.store, "redone_entries", parameters)
-    findings.record_seen(
-        run.store, tenure, "duplicate", [_redone(*row) for row in redone], "a person wanted it sent again"
-    )
+    for redone in evidence.stream_rows(run.store, "redone_entries", parameters):
+        run.checkpoint()
+        seen = [_redone(*row) for row in redone]
+        findings.record_seen(run.store, tenure, "duplicate", seen, "a person wanted it sent again")
 
 
 def _repeated(entry_id: UUID, key: bytes, queue: str, accepted: int, apart_s: float, receipts: int) -> Seen:

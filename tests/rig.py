@@ -1,11 +1,12 @@
 """A dispatcher wired by hand to a world and a ledger, and questions to ask that ledger."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -13,14 +14,17 @@ import psycopg
 from dispatch.dispatcher import Dispatcher, Partners, RunReport, connect_partners
 from dispatch.dry_run import DryDispatcher, dry_partners
 from dispatch.run import Cancellation
+from ledger.acknowledging import parse_note
 from ledger.canonical import unpacked_id
 from ledger.dry_run import DryStore
 from ledger.instants import Window, parse_window
+from ledger.plans import Scope, plan_document
 from ledger.settings import Settings, env_name, load_settings
 from ledger.store import Store, connect_arguments
 from ops import wiring
 from reconcile.adopt import adopt_objects, adoption_document
 from reconcile.reconciler import report_document
+from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
 from reconcile.rescan import Options
 from tests.aws_servers import World
 
@@ -124,7 +128,23 @@ class Rig:
             options = Options(chosen, chosen.grace, repair=repair, delete_orphans=delete_orphans)
             wanted = [parse_window(one) for one in windows or (WINDOW,)]
             report = wiring.reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
-            return json.loads(msgspec.json.encode(report_document(report)))  # type: ignore[no-any-return]
+            return _decoded(report_document(report))  # type: ignore[no-any-return]
+
+    def plan(self, window: str = WINDOW, *, groups: Sequence[str] = (), by: str = "ann", **wanted: Any) -> Any:
+        """Plan a redo; gives the document. Groups are JSON; what else is wanted is a part of the scope."""
+        settings = {name: wanted.pop(name) for name in list(wanted) if "__" in name or name == "pipeline"}
+        with self.dispatcher(**settings) as dispatcher:
+            digests = tuple(scope_of_group(one, dispatcher.settings.source.group_by) for one in groups)
+            note = parse_note(by, "ticket 4711")
+            made = make_plan(dispatcher, parse_window(window), Scope(groups=digests, **wanted), note)
+            return _decoded(plan_document(dispatcher.store, made))
+
+    def apply(self, plan: Any, **settings: str) -> Applied:
+        """Apply a plan; its document is as the command line prints it."""
+        with self.dispatcher(**settings) as dispatcher:
+            applied = apply_plan(dispatcher, UUID(plan["plan_id"]), "bob")
+            applied.document = _decoded(applied.document)
+            return applied
 
     def adopt(self) -> dict[str, Any]:
         """Adopt the stored objects; gives the document."""
@@ -199,6 +219,10 @@ class Rig:
         assert not self.rows(f"({finished}) EXCEPT ({sent}) EXCEPT ({void})"), "what is finished was sent or is void"
         assert not self.rows(f"({sent}) INTERSECT SELECT entry_id FROM payload_parts"), "what was sent is finished"
         assert not self.rows(f"({void}) INTERSECT SELECT entry_id FROM payload_parts"), "what is void is finished"
+
+
+def _decoded(document: Any) -> Any:
+    return json.loads(msgspec.json.encode(document))
 
 
 def records_of(objects: Mapping[str, bytes]) -> dict[str, list[str]]:

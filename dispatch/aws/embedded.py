@@ -39,6 +39,7 @@ _MARK = "dispatch-ledger-aws-"
 _READY_WITHIN_S = 30.0
 _STOP_WITHIN_S = 60.0  # the emulator writes its whole state while it stops
 _KILL_WITHIN_S = 5.0
+_AT_ONCE_WITHIN_S = 2.0
 _VISIBLE_WITHIN_S = 5.0
 _PORT_WITHIN_S = 0.5
 _LOCK_WITHIN_S = _READY_WITHIN_S + _STOP_WITHIN_S + _KILL_WITHIN_S
@@ -85,6 +86,18 @@ def embedded_aws(state_dir: Path) -> Iterator[str]:
             yield f"http://{_HOST}:{server.port}"
         finally:
             _leave(home, clients)
+
+
+def end_aws_at_once(state_dir: Path) -> None:
+    """End the emulator of `state_dir` without waiting for its users, within 2 s; what it has not written is lost.
+
+    For a process that must not wait any more; every other one leaves the block of `embedded_aws`.
+    """
+    server = _recorded((state_dir / "aws").resolve())
+    if server is not None and _runs(server):
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGKILL)
+        _within(_AT_ONCE_WITHIN_S, lambda: not _runs(server))
 
 
 def _leave(home: Path, clients: IO[bytes]) -> None:

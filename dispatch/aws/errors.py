@@ -9,10 +9,8 @@ from obstore import exceptions as obs
 
 from ledger.errors import DispatchLedgerError, InputError, UnavailableError
 
-_NO_ACCESS = {
-    "AccessDenied",
-    "AccessDeniedException",
-    "403",
+_NOT_ALLOWED = {"AccessDenied", "AccessDeniedException", "403"}
+_NO_ACCESS = _NOT_ALLOWED | {
     "InvalidClientTokenId",
     "UnrecognizedClientException",
     "SignatureDoesNotMatch",
@@ -40,6 +38,12 @@ THROTTLES = {
 def code_of(error: boto.ClientError) -> str:
     """Return the service's own error code."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_denied(error: DispatchLedgerError) -> bool:
+    """Say whether a service knows who asks, and says no."""
+    cause = error.__cause__
+    return isinstance(cause, boto.ClientError) and code_of(cause) in _NOT_ALLOWED
 
 
 def translate(error: Exception, what: str) -> DispatchLedgerError:

@@ -1,21 +1,24 @@
-"""The object store: bulk uploads through a fast client, everything else through boto3."""
+"""The object store: bulk uploads through a fast client, everything else through botocore."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import obstore
 from botocore.exceptions import ClientError
-from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.session import Session
-from ledger.errors import CorruptError, InputError
+from ledger import clock
+from ledger.errors import CorruptError, MissingError
 from ledger.facts import StoredObject
+
+if TYPE_CHECKING:  # obstore has it for type checkers only
+    from obstore.store import S3Credential
 
 _UPLOADS_AT_ONCE = 32
 _PART_BYTES = 5 * 1024 * 1024
@@ -26,6 +29,8 @@ _GONE = {"404", "NoSuchKey"}
 _TAGS_MAX = 10
 _READ_BYTES = 1024 * 1024
 _PATIENCE = timedelta(seconds=30)
+# botocore gives no credentials that end within ten minutes; obstore asks again five minutes before the end.
+_CREDENTIAL_LASTS = timedelta(minutes=10)
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -65,16 +70,7 @@ class S3Objects:
 
     def _region_of(self, bucket: str) -> str:
         """Find the region of a bucket, which may be another than ours: also one that the settings no longer name."""
-        with translated(f"S3 bucket {bucket}"):
-            try:
-                answer = self._client.head_bucket(Bucket=bucket)
-            except ClientError as error:
-                if code_of(error) in {"404", "NoSuchBucket"}:
-                    raise InputError(
-                        f"S3 bucket {bucket!r} does not exist; create it, or mend objects.bucket"
-                    ) from error
-                raise
-        return str(answer.get("BucketRegion") or self._session.region)
+        return find_bucket(self._client, bucket) or self._session.region
 
     def _store(self, bucket: str) -> S3Store:
         if bucket not in self._stores:
@@ -82,7 +78,7 @@ class S3Objects:
             self._stores[bucket] = S3Store(
                 bucket,
                 region=self._region_of(bucket),
-                credential_provider=Boto3CredentialProvider(self._session.boto),
+                credential_provider=self._credential,
                 client_options={
                     "allow_http": True,
                     "timeout": self._call,
@@ -92,6 +88,18 @@ class S3Objects:
                 **options,
             )
         return self._stores[bucket]
+
+    def _credential(self) -> "S3Credential":
+        """Give what the fast client signs with; botocore renews it, and it is asked for again long before it ends."""
+        frozen = self._session.credentials.get_frozen_credentials()
+        assert frozen.access_key is not None, "the session refused to begin without credentials"
+        assert frozen.secret_key is not None, "the session refused to begin without credentials"
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": clock.utc_now() + _CREDENTIAL_LASTS,
+        }
 
     def put_many(self, bucket: str, uploads: Sequence[Upload]) -> list[StoredObject]:
         """Store objects, many at once; returns what the store answered, in the same order."""
@@ -212,6 +220,26 @@ class S3Objects:
         """Remove an object; one that is gone already is no error."""
         with translated(f"removing an object from bucket {bucket}"):
             self._client.delete_object(Bucket=bucket, Key=key)
+
+
+def find_bucket(client: Any, bucket: str) -> str | None:
+    """Return the region of a bucket, None when it is not told.
+
+    Args:
+        client: a botocore client for S3.
+
+    Raises:
+        InputError: when the bucket does not exist, or may not be used.
+        UnavailableError: when S3 does not answer.
+    """
+    with translated(f"S3 bucket {bucket}"):
+        try:
+            answer = client.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            if code_of(error) in {"404", "NoSuchBucket"}:
+                raise MissingError(f"S3 bucket {bucket!r} does not exist; create it, or mend objects.bucket") from error
+            raise
+    return answer.get("BucketRegion") or None
 
 
 def _is_folder(one: dict[str, str]) -> bool:

@@ -13,7 +13,7 @@ from dispatch.aws.errors import THROTTLES, code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.sending import BatchSender
 from dispatch.aws.session import Session
-from ledger.errors import InputError
+from ledger.errors import MissingError
 from ledger.facts import SendAnswer
 
 LOG = structlog.get_logger(__name__)
@@ -74,27 +74,25 @@ class SqsQueues:
 
     def __init__(self, session: Session, *, call: timedelta) -> None:
         self.call = call
-        self._region = session.region
         self._asking = session.client("sqs", tries=_RESOLVE_TRIES, read=call)
         self._sender = BatchSender(self._asking)
 
-    def resolve(self, name: str) -> Queue:
+    @property
+    def client(self) -> Any:
+        """A client whose calls are tried again, for all but sending."""
+        return self._asking
+
+    def resolve(self, name: str, mend: str = "routes") -> Queue:
         """Find a queue by name or URL.
+
+        Args:
+            mend: where the name comes from, for the one who has to mend it.
 
         Raises:
             InputError: when it does not exist.
         """
-        with translated(f"SQS queue {name}"):
-            try:
-                url = name if "://" in name else self._asking.get_queue_url(QueueName=name)["QueueUrl"]
-                answer = self._asking.get_queue_attributes(QueueUrl=url, AttributeNames=["MaximumMessageSize"])
-            except boto.ClientError as error:
-                if "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error):
-                    raise InputError(
-                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend routes",
-                    ) from error
-                raise
-        limit = int(answer.get("Attributes", {}).get("MaximumMessageSize", MESSAGE_BYTES_MAX))
+        url, attributes = find_queue(self._asking, name, "MaximumMessageSize", mend)
+        limit = int(attributes.get("MaximumMessageSize", MESSAGE_BYTES_MAX))
         return Queue(name, url, min(limit, MESSAGE_BYTES_MAX))
 
     def peek_dead_letters(self, queue: Queue) -> set[str] | None:
@@ -117,7 +115,7 @@ class SqsQueues:
         policy = answer.get("Attributes", {}).get("RedrivePolicy")
         if not policy:
             return None
-        *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
+        account, name = dead_letter_target(policy)
         return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
 
     def _keys_in(self, url: str) -> Iterator[str]:
@@ -176,6 +174,50 @@ class SqsQueues:
         if status >= 500 and code not in THROTTLES:
             return [SendAnswer("unknown", error=text)] * len(messages)
         return [SendAnswer("failed", error=text)] * len(messages)
+
+
+def find_queue(client: Any, name: str, wanted: str, key: str = "routes") -> tuple[str, dict[str, str]]:
+    """Return the URL of a queue, given by name or URL, and its attributes as SQS tells them.
+
+    Args:
+        client: a botocore client for SQS.
+        wanted: which attributes: the name of one, or `All`.
+        key: the setting that names the queue.
+
+    Raises:
+        InputError: when it does not exist, or may not be looked at.
+        UnavailableError: when SQS does not answer.
+    """
+    with translated(f"SQS queue {name}"):
+        try:
+            url = name if "://" in name else str(client.get_queue_url(QueueName=name)["QueueUrl"])
+            answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=[wanted])
+        except boto.ClientError as error:
+            if is_missing_queue(error):
+                region = client.meta.region_name
+                raise MissingError(
+                    f"SQS queue {name!r} does not exist in {region}; create it, or mend {key}"
+                ) from error
+            raise
+    return url, dict(answer.get("Attributes") or {})
+
+
+def is_missing_queue(error: boto.ClientError) -> bool:
+    """Say whether SQS knows no such queue."""
+    return "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error)
+
+
+def dead_letter_target(policy: str) -> tuple[str, str]:
+    """Return account and name of the dead-letter queue in a queue's redrive policy.
+
+    Raises:
+        ValueError: when the policy names none.
+    """
+    try:
+        *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"the redrive policy names no queue: {policy[:200]}") from None
+    return account, name
 
 
 def _batch_entry(at: int, message: Message, queue: Queue) -> dict[str, Any]:

@@ -59,11 +59,12 @@ class Sandbox:
                 BillingMode="PAY_PER_REQUEST",
             )
             self._unless_there(self._s3.create_bucket, Bucket=self._bucket)
-            for name in self._queue_names():
+            for name in self.queue_names():
                 fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
                 self._unless_there(self._sqs.create_queue, QueueName=name, Attributes=fifo)
 
-    def _queue_names(self) -> list[str]:
+    def queue_names(self) -> list[str]:
+        """Return the names of the queues, each once, in the order of the routes."""
         names = (route.queue for route in self._settings.routes.values())
         return list(dict.fromkeys(name.rstrip("/").rsplit("/", 1)[-1] for name in names))
 
@@ -74,6 +75,12 @@ class Sandbox:
         except ClientError as error:
             if code_of(error) not in _EXISTS:
                 raise
+
+    def is_empty(self) -> bool:
+        """Say whether the table has no item."""
+        with translated("the sandbox"):
+            answer = self._dynamodb.scan(TableName=self._settings.source.table, Limit=1)
+        return not answer.get("Items")
 
     def load(self, items: Iterable[Item]) -> None:
         """Put items into the table, 25 a call; items with the same key must not share a call."""

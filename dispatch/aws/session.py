@@ -1,4 +1,7 @@
-"""Sessions and clients: credentials from the AWS default chain, endpoints and time-outs from the settings."""
+"""Sessions and clients: credentials from the AWS default chain, endpoints and time-outs from the settings.
+
+Clients are botocore's own, which are the same as boto3's: what boto3 lays over them takes long to import.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -6,7 +9,6 @@ from functools import partial
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import boto3
 import botocore.session
 import msgspec
 from botocore.config import Config
@@ -19,6 +21,14 @@ _CONNECT_S = 5
 _READ_S = 20
 _POOL_MAX = 64
 _EMBEDDED_REGION = "us-east-1"
+# For what credentials are fetched with, such as AssumeRole; every client of ours says its own.
+_BEHIND_CREDENTIALS = Config(
+    connect_timeout=_CONNECT_S, read_timeout=_READ_S, retries={"mode": "standard", "total_max_attempts": 2}
+)
+
+
+class NoRegionError(InputError):
+    """No region is known."""
 
 
 class _Page(msgspec.Struct):
@@ -123,8 +133,12 @@ class Session:
         region: None for the default chain.
         embedded: for the emulator that the product runs: made-up credentials, and a region if none is set.
 
+    Attributes:
+        region: where the services are asked.
+        credentials_from: which part of the default chain has them, in botocore's words.
+
     Raises:
-        InputError: when no region is known, or no credentials are found.
+        InputError: when no region is known (`NoRegionError`), or no credentials are found.
     """
 
     def __init__(self, endpoint_url: str | None, region: str | None, *, embedded: bool = False) -> None:
@@ -132,25 +146,30 @@ class Session:
         with translated("AWS"):
             core = botocore.session.get_session()
             core.register_component("response_parser_factory", _FastParserFactory())
+            core.set_default_client_config(_BEHIND_CREDENTIALS)
             if embedded:
                 core.set_credentials("embedded", "embedded")
                 region = region or core.get_config_variable("region") or _EMBEDDED_REGION
-            self.boto = boto3.Session(botocore_session=core, region_name=region)
-            credentials = self.boto.get_credentials()
-        self.region: str = self.boto.region_name or ""
+            if region:
+                core.set_config_variable("region", region)  # also for those who are asked for credentials
+            credentials = core.get_credentials()
+            self.region: str = core.get_config_variable("region") or ""
+        self.credentials_from: str = getattr(credentials, "method", "") or "unknown"
         if not self.region:
-            raise InputError("AWS: no region is known; set aws.region or AWS_REGION")
+            raise NoRegionError("AWS: no region is known; set aws.region or AWS_REGION")
         if credentials is None:
             raise InputError(
                 "AWS: no credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, "
                 "or give the machine a role",
             )
+        self._core = core
+        self.credentials = credentials
 
     def client(self, service: str, *, tries: int, read: timedelta = timedelta(seconds=_READ_S)) -> Any:
         """Make a client.
 
         Args:
-            service: `dynamodb`, `s3` or `sqs`.
+            service: `dynamodb`, `s3`, `sqs` or `sts`.
             tries: how often one call is tried in all; 1 switches the SDK's own retries off.
             read: how long one try waits for its answer.
         """
@@ -163,5 +182,5 @@ class Session:
             s3={"addressing_style": "path"} if self.endpoint_url else None,
         )
         with translated(service):
-            client: Any = self.boto.client  # the service is a variable here, which the stubs do not foresee
-            return client(service, endpoint_url=self.endpoint_url, config=config)
+            create: Any = self._core.create_client  # the service is a variable here, which the stubs do not foresee
+            return create(service, region_name=self.region, endpoint_url=self.endpoint_url, config=config)

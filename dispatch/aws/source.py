@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 import msgspec
 from botocore.exceptions import ClientError
@@ -14,7 +14,7 @@ from dispatch.aws.session import Session
 from dispatch.items import Item, TableSchema, key_of, record_id, with_bytes
 from ledger import clock
 from ledger.canonical import canonical_json
-from ledger.errors import CorruptError, InputError, UnavailableError
+from ledger.errors import CorruptError, InputError, MissingError, UnavailableError
 from ledger.ids import jitter
 from ledger.instants import DAY_S, Window, format_s
 from ledger.settings import SourceSettings
@@ -22,11 +22,20 @@ from ledger.settings import SourceSettings
 # A call takes at most 100 keys: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchGetItem.html
 _KEYS_MAX = 100
 _READERS = 4
-_QUERY_TRIES = 8
 _BATCH_ROUNDS_MAX = 8
 _FIRST_DELAY_S = 0.05
 # Below and above every text that a range key can be.
 _LOWEST, _HIGHEST = "\x01", "\U0010ffff"
+
+
+class Patience(NamedTuple):
+    """How often a call is tried in all, and how long each try may wait for its answer."""
+
+    tries: int
+    read: timedelta
+
+
+_OF_A_RUN = Patience(8, timedelta(seconds=20))
 
 
 class SourcePage(msgspec.Struct, frozen=True):
@@ -68,32 +77,34 @@ def query_ranges(window: Window) -> list[QueryRange]:
     return [QueryRange(start[:10], start[:-1], _HIGHEST), QueryRange(end[:10], _LOWEST, end)]
 
 
-def _for_sdk(key: Item) -> Item:
+def whole_day(date: str) -> QueryRange:
+    """Return bounds that enclose whatever the index holds of a date (`YYYY-MM-DD`)."""
+    return QueryRange(date, _LOWEST, _HIGHEST)
+
+
+def for_sdk(key: Item) -> Item:
+    """Return a key as the SDK wants to be given it."""
     return {name: with_bytes(value) for name, value in key.items()}
 
 
 class DynamoSource:
     """Reads the booking table. Safe to share between threads.
 
+    Args:
+        patience: how often a call is tried in all, and how long one try waits for its answer; for a person who waits,
+            less than for a run.
+
     Raises:
         InputError: from the constructor, when table, index or projection are not what the settings need.
         UnavailableError: from any call, when DynamoDB does not answer after bounded retries.
     """
 
-    def __init__(self, session: Session, settings: SourceSettings, *, verify_due: bool) -> None:
-        self._client = session.client("dynamodb", tries=_QUERY_TRIES)
+    def __init__(
+        self, session: Session, settings: SourceSettings, *, verify_due: bool, patience: Patience = _OF_A_RUN
+    ) -> None:
+        self._client = session.client("dynamodb", tries=patience.tries, read=patience.read)
         self._settings = settings
-        with translated(f"DynamoDB table {settings.table}"):
-            try:
-                table = self._client.describe_table(TableName=settings.table)["Table"]
-            except ClientError as error:
-                if code_of(error) == "ResourceNotFoundException":
-                    raise InputError(
-                        f"DynamoDB table {settings.table!r} does not exist in {session.region}; "
-                        "create it, or mend source.table",
-                    ) from error
-                raise
-        self.schema = read_schema(table, settings, verify_due=verify_due)
+        self.schema = read_schema(find_table(self._client, settings.table), settings, verify_due=verify_due)
 
     def pages(self, window: Window, page_size: int) -> Iterator[SourcePage]:
         """Yield the pages of a window in the order of booking time; the next is read only when it is asked for.
@@ -124,21 +135,9 @@ class DynamoSource:
     def _query(
         self, part: QueryRange, cursor: dict[str, Any] | None, page_size: int
     ) -> tuple[SourcePage, dict[str, Any] | None]:
-        names = {"#date": self._settings.date_attribute, "#time": self._settings.time_attribute}
-        request: dict[str, Any] = {
-            "TableName": self._settings.table,
-            "IndexName": self._settings.index,
-            "KeyConditionExpression": "#date = :date AND #time BETWEEN :first AND :last",
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": {
-                ":date": {"S": part.date},
-                ":first": {"S": part.first},
-                ":last": {"S": part.last},
-            },
-            "Limit": page_size,
-        }
+        request = query_request(self._settings, part, page_size)
         if cursor is not None:
-            request["ExclusiveStartKey"] = _for_sdk(cursor)
+            request["ExclusiveStartKey"] = for_sdk(cursor)
         read_at = clock.utc_now()
         with translated(f"reading index {self._settings.index} of {self._settings.table}"):
             answer = self._client.query(**request)
@@ -156,7 +155,7 @@ class DynamoSource:
 
     def _read_chunk(self, record_ids: list[str]) -> dict[str, Item]:
         table = self._settings.table
-        keys = [_for_sdk(key_of(identity, self.schema)) for identity in record_ids]
+        keys = [for_sdk(key_of(identity, self.schema)) for identity in record_ids]
         found: dict[str, Item] = {}
         delay_s = _FIRST_DELAY_S
         for _ in range(_BATCH_ROUNDS_MAX):
@@ -164,7 +163,7 @@ class DynamoSource:
                 answer = self._client.batch_get_item(RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
             for item in answer["Responses"].get(table, []):
                 found[record_id(item, self.schema)] = item
-            keys = [_for_sdk(key) for key in (answer["UnprocessedKeys"] or {}).get(table, {}).get("Keys", [])]
+            keys = [for_sdk(key) for key in (answer["UnprocessedKeys"] or {}).get(table, {}).get("Keys", [])]
             if not keys:
                 return found
             clock.wait_s(jitter(delay_s))
@@ -172,6 +171,45 @@ class DynamoSource:
         raise UnavailableError(
             f"reading {table} again: DynamoDB left keys unread {_BATCH_ROUNDS_MAX} times; run again later"
         )
+
+
+def find_table(client: Any, table: str) -> dict[str, Any]:
+    """Return what DescribeTable says of a table.
+
+    Args:
+        client: a botocore client for DynamoDB.
+
+    Raises:
+        InputError: when the table does not exist, or may not be described.
+        UnavailableError: when DynamoDB does not answer.
+    """
+    with translated(f"DynamoDB table {table}"):
+        try:
+            found: dict[str, Any] = client.describe_table(TableName=table)["Table"]
+        except ClientError as error:
+            if code_of(error) == "ResourceNotFoundException":
+                region = client.meta.region_name
+                raise MissingError(
+                    f"DynamoDB table {table!r} does not exist in {region}; create it, or mend source.table"
+                ) from error
+            raise
+    return found
+
+
+def query_request(settings: SourceSettings, part: QueryRange, limit: int) -> dict[str, Any]:
+    """Return the parameters of a Query of the index, from its beginning."""
+    return {
+        "TableName": settings.table,
+        "IndexName": settings.index,
+        "KeyConditionExpression": "#date = :date AND #time BETWEEN :first AND :last",
+        "ExpressionAttributeNames": {"#date": settings.date_attribute, "#time": settings.time_attribute},
+        "ExpressionAttributeValues": {
+            ":date": {"S": part.date},
+            ":first": {"S": part.first},
+            ":last": {"S": part.last},
+        },
+        "Limit": limit,
+    }
 
 
 def _cursor_json(cursor: dict[str, Any] | None) -> str | None:
@@ -184,10 +222,46 @@ def read_schema(table: dict[str, Any], settings: SourceSettings, *, verify_due: 
     Raises:
         InputError: naming the setting that does not fit, and how to mend it.
     """
+    key_types = read_key(table, settings)
+    index = find_index(table, settings)
+    projects_all = projection_of(index) == "ALL"
+    if not projects_all and not verify_due:
+        raise InputError(
+            f"dispatch.verify_due is off, but index {settings.index!r} does not project all attributes; "
+            "switch verify_due on, or project ALL",
+        )
+    return TableSchema(key_types, projects_all)
+
+
+def read_key(table: dict[str, Any], settings: SourceSettings) -> dict[str, str]:
+    """Return the key attributes of a table that can be used now, hash key first, with their types.
+
+    Raises:
+        InputError: when it cannot be used now.
+    """
     if table.get("TableStatus") not in {"ACTIVE", "UPDATING", None}:
         raise InputError(f"DynamoDB table {settings.table!r} is {table['TableStatus']}; wait until it is ACTIVE")
-    types = {one["AttributeName"]: one["AttributeType"] for one in table.get("AttributeDefinitions", [])}
-    index = _index(table, settings)
+    types = _types(table)
+    keys = sorted(table["KeySchema"], key=lambda one: str(one["KeyType"]))  # HASH before RANGE
+    return {one["AttributeName"]: types[one["AttributeName"]] for one in keys}
+
+
+def projection_of(index: dict[str, Any]) -> str:
+    """Return which attributes an index carries: `ALL`, `KEYS_ONLY`, `INCLUDE`, or nothing when it does not say."""
+    return str(index.get("Projection", {}).get("ProjectionType", ""))
+
+
+def _types(table: dict[str, Any]) -> dict[str, str]:
+    return {one["AttributeName"]: one["AttributeType"] for one in table.get("AttributeDefinitions", [])}
+
+
+def find_index(table: dict[str, Any], settings: SourceSettings) -> dict[str, Any]:
+    """Return what DescribeTable says of the index.
+
+    Raises:
+        InputError: when there is none of that name, it is keyed otherwise, or does not show every record yet.
+    """
+    index, types = _index(table, settings), _types(table)
     wanted = {settings.date_attribute: "HASH", settings.time_attribute: "RANGE"}
     if {one["AttributeName"]: one["KeyType"] for one in index["KeySchema"]} != wanted:
         raise InputError(
@@ -197,14 +271,7 @@ def read_schema(table: dict[str, Any], settings: SourceSettings, *, verify_due: 
     for name in wanted:
         if types.get(name) != "S":
             raise InputError(f"{name} of {settings.table!r} is not a string; the index keys must be text")
-    projects_all = index.get("Projection", {}).get("ProjectionType") == "ALL"
-    if not projects_all and not verify_due:
-        raise InputError(
-            f"dispatch.verify_due is off, but index {settings.index!r} does not project all attributes; "
-            "switch verify_due on, or project ALL",
-        )
-    keys = sorted(table["KeySchema"], key=lambda one: str(one["KeyType"]))  # HASH before RANGE
-    return TableSchema({one["AttributeName"]: types[one["AttributeName"]] for one in keys}, projects_all)
+    return index
 
 
 def _index(table: dict[str, Any], settings: SourceSettings) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Alembic's way in: the product hands over its connection; a developer's command line makes one from the settings."""
 
 from alembic import context
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection
 
-from ledger.schema import TARGET, is_ours
+from ledger.schema import VERSION_TABLE
 from ledger.settings import load_settings
+from ledger.upgrading import TARGET, engine, is_ours
 
 
 def _run(connection: Connection) -> None:
@@ -12,7 +13,7 @@ def _run(connection: Connection) -> None:
         connection=connection,
         target_metadata=TARGET,
         include_name=is_ours,
-        version_table="dispatch_ledger_version",
+        version_table=VERSION_TABLE,
         compare_server_default=True,
         transaction_per_migration=True,
     )
@@ -24,6 +25,6 @@ given = context.config.attributes.get("connection")
 if given is not None:
     _run(given)
 else:
-    with create_engine(load_settings().ledger.database_url).connect() as own:
+    with engine(load_settings().ledger.database_url).connect() as own:
         _run(own)
         own.commit()

@@ -21,7 +21,7 @@ WITH chosen AS MATERIALIZED (
     GROUP BY unfinished.window_id
 ), last_run AS (
     SELECT DISTINCT ON (window_id) window_id, coalesce(outcome = 'completed', false) AS completed
-    FROM runs WHERE window_id IN (SELECT id FROM chosen) AND fence IS NOT NULL AND cause <> 'reconcile'
+    FROM runs WHERE window_id IN (SELECT id FROM chosen) AND fence IS NOT NULL AND cause IN ('schedule', 'manual')
     ORDER BY window_id, fence DESC, started_at DESC
 ), seen AS (
     SELECT window_id, count(*) AS open_findings FROM findings

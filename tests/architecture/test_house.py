@@ -1,7 +1,10 @@
 """The house rules that no linter knows: one statement a file, small functions, commands with examples, doors kept."""
 
 import ast
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,11 @@ PACKAGES = ("ledger", "dispatch", "reconcile", "ops")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 STATEMENTS = sorted((ROOT / "ledger" / "sql").glob("*.sql"))
 LONGEST_FUNCTION = 60
+# A quarter of a second each, or near it; most commands look at the ledger only.
+ONLY_WHERE_USED = {
+    "alembic", "apscheduler", "boto3", "botocore", "fastapi", "ministack", "obstore", "sqlalchemy", "sqlmodel",
+    "uvicorn",
+}  # fmt: skip
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:
@@ -61,3 +69,11 @@ def test_nothing_in_the_product_waits_or_reads_the_clock_on_its_own() -> None:
     doors = {"clock.py", "settings.py", "ids.py"}
     forbidden = re.compile(r"\btime\.(sleep|time)\(|datetime\.now\(|os\.environ|os\.getenv|\brandom\.")
     assert [path.name for path in SOURCES if path.name not in doors and forbidden.search(path.read_text())] == []
+
+
+def test_the_command_line_begins_without_what_only_some_commands_need() -> None:
+    script = "import json, sys, ops.cli; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT)
+    imported = set(json.loads(done.stdout))
+    assert "psycopg" in imported
+    assert imported & ONLY_WHERE_USED == set()

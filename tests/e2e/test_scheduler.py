@@ -32,6 +32,8 @@ def test_case_17_the_missed_hours_are_caught_up_at_the_start(
     until(
         lambda: rig.value("SELECT count(*) FROM runs WHERE cause = 'reconcile' AND outcome = 'completed'"), "reconcile"
     )
+    found = "SELECT kind FROM findings JOIN windows ON windows.id = window_id WHERE completed_at IS NOT NULL"
+    assert rig.rows(found) == [], "the first reconcile comes after the first dispatch"
     running.signal(number)
     ended = running.done().ended(code)
     assert {one["job"] for one in ended.document["jobs"]} == {"dispatch", "reconcile"}

@@ -18,7 +18,7 @@ def test_a_signal_during_the_imports_ends_in_one_line(number: signal.Signals) ->
         "import os, sys; from importlib.abc import MetaPathFinder\n"
         "class Hook(MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        f"        name == 'boto3' and os.kill(os.getpid(), {int(number)})\n"
+        f"        name == 'psycopg' and os.kill(os.getpid(), {int(number)})\n"
         "sys.meta_path.insert(0, Hook())\n"
         "sys.argv = ['dispatch-ledger', 'dispatch', '--window', '2026-09-17T15:00:00Z', '--json']\n"
         "from ops.main import main; sys.exit(main())"

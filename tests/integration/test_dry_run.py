@@ -390,3 +390,16 @@ def test_the_kit_sees_what_is_written(world: World, rig: Rig) -> None:
     changed = {name for name in before if before[name] != after[name]}
     assert {"pipelines", "destinations", "windows", "runs", "pages", "claims", "entries", "attempts"} <= changed
     assert {"objects", "messages", "public.windows_id_seq"} <= changed
+
+
+def test_what_a_person_sent_again(world: World, rig: Rig) -> None:
+    """Repeats that were wanted are duplicates, born acknowledged, also while a dry run reads them."""
+    world.put_many(booking(f"r{at}", AT % at, member=at) for at in range(1, 4))
+    rig.run()
+    rig.apply(rig.plan())
+    rig.tell("DELETE FROM findings")
+    world.put(booking("late", AT % 30, member=9))
+    document = rig.reconcile()
+    found = [(one["kind"], one["state"]) for one in document["windows"][0]["findings"]]
+    assert sorted(found) == [("duplicate", "acknowledged")] * 3 + [("missed", "repaired")]
+    assert rig.run().counts.already_claimed == 4

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 import psycopg
 import pytest
 
-from ledger import outbox, runs, staging
+from ledger import outbox, receipts, runs, staging
 from ledger.canonical import content_hash
 from ledger.clock import monotonic_s, utc_now
 from ledger.errors import BusyError, CorruptError, LeaseLostError
@@ -262,6 +263,14 @@ RECEIPT = {
     "claimed_at": NOW,
     "expires_at": NOW,
 }
+UNTOUCHED = {
+    "state": "'superseded'",
+    "claim": "NULL",
+    "worker": "NULL",
+    "attempts": "0",
+    "claimed_at": "NULL",
+    "expires_at": "NULL",
+}
 VERIFIED = {"verified_at": NOW, "verified_evaluated": "3", "verified_due": "2", "verified_claimed": "1"}
 TABLES = {
     "receipts": RECEIPT,
@@ -290,7 +299,9 @@ ALLOWED = [
     ("windows", {"lease_run_id": "gen_random_uuid()", "lease_until": NOW}),
     ("windows", VERIFIED),
     ("receipts", {}),
-    ("receipts", {"state": "'completed'", "claim": "NULL", "expires_at": "NULL"}),
+    ("receipts", {"state": "'completed'", "expires_at": "NULL"}),
+    ("receipts", UNTOUCHED),
+    ("receipts", {"state": "'superseded'", "expires_at": "NULL"}),
     ("runs", {**ENDED, "cause": "'reconcile'", "evaluated": "1", "due": "1"}),
     ("attempts", {"outcome": "'received'"}),
     ("findings", {"state": "'repaired'", "repair": "'tagged'"}),
@@ -315,10 +326,14 @@ REFUSED = [
     ("windows_verified_whole", "windows", {**VERIFIED, "verified_at": "NULL"}),
     ("windows_verified_whole", "windows", {**VERIFIED, "verified_claimed": "3"}),
     ("windows_verified_whole", "windows", {**VERIFIED, "verified_due": "4"}),
-    ("receipts_state", "receipts", {"state": "'lost'", "claim": "NULL", "expires_at": "NULL"}),
-    ("receipts_work_has_claim", "receipts", {"claim": "NULL", "expires_at": "NULL"}),
-    ("receipts_work_has_claim", "receipts", {"state": "'completed'"}),
-    ("receipts_claim_expires", "receipts", {"expires_at": "NULL"}),
+    ("receipts_state", "receipts", {"state": "'lost'", "expires_at": "NULL"}),
+    ("receipts_work_has_claim", "receipts", {"claim": "NULL"}),
+    ("receipts_work_expires", "receipts", {"state": "'completed'"}),
+    ("receipts_work_expires", "receipts", {"expires_at": "NULL"}),
+    ("receipts_attempts", "receipts", {"attempts": "0"}),
+    ("receipts_attempts", "receipts", {**UNTOUCHED, "attempts": "-1"}),
+    ("receipts_worker", "receipts", {"worker": "NULL"}),
+    ("receipts_worker", "receipts", {"claimed_at": "NULL"}),
     ("receipts_key_length", "receipts", {"idempotency_key": "'short'"}),
     ("findings_repaired_has_repair", "findings", {"state": "'repaired'"}),
     ("findings_repair", "findings", {"repair": "'wished away'"}),
@@ -786,12 +801,7 @@ def test_case_6_at_the_same_moment(ledger_url: str, store: Store) -> None:
 def test_a_receipt_proves_a_send(store: Store, connection: psycopg.Connection) -> None:
     stale = kit.take(store)
     taken, unheard = marked_entry(store, stale, "r1"), marked_entry(store, stale, "r2")
-    insert = (
-        "INSERT INTO receipts (pipeline_id, idempotency_key, window_id, state, claim, worker, attempts, claimed_at, "
-        "expires_at) VALUES (%s, %s, %s, 'in_work', gen_random_uuid(), 'w', 1, ledger_now(), ledger_now())"
-    )
-    parameters = (stale.pipeline_id, taken.idempotency_key, stale.window_id)
-    store.transaction(lambda inner: inner.execute(insert, parameters))
+    receipts.take(store, stale.pipeline, taken.idempotency_key, "w", timedelta(minutes=1))
     fresh = kit.take_over(store, stale)
     assert [outbox.prove_received(store, fresh) for _ in range(2)] == [1, 0]
     assert (state_of(store, taken), state_of(store, unheard)) == (("confirmed", 1), ("sending", 1))

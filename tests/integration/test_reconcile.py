@@ -1,12 +1,13 @@
 """What a reconcile finds, mends and leaves alone, one window at a time, against real PostgreSQL and AWS over HTTP."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from dispatch.aws.queues import SqsQueues
-from ledger import clock, outbox, reports
+from ledger import clock, outbox, receipts, reports
 from ledger.canonical import sha256
 from ledger.facts import SendAnswer
 from ledger.instants import format_time
@@ -349,20 +350,52 @@ def test_a_record_made_unusable_after_it_was_sent(world: World, rig: Rig) -> Non
 # Receipts
 
 
-def complete_receipts(rig: Rig, state: str = "completed") -> None:
+def work(rig: Rig, ends: str = "completed", generation: int = 0) -> None:
+    """Do what a consumer does with the jobs of a generation."""
+    query = "SELECT idempotency_key FROM entries WHERE generation = %s AND void_reason IS NULL"
+    with Store(rig.url) as store:
+        for (key,) in rig.rows(query, generation):
+            taken = receipts.take(store, "reward", key, "w", timedelta(minutes=1))
+            assert isinstance(taken, receipts.GoAhead), taken
+            if ends == "completed":
+                receipts.complete(store, taken.claim, None)
+            elif ends == "failed":
+                receipts.fail(store, taken.claim, "it broke")
+
+
+def supersede(rig: Rig) -> None:
+    """Do what a redo does with the jobs that it replaces, as far as they were not worked."""
     rig.tell(
-        "INSERT INTO receipts "
-        "(pipeline_id, idempotency_key, window_id, state, worker, attempts, claimed_at, finished_at) "
-        "SELECT pipeline_id, idempotency_key, window_id, %s, 'w', 1, ledger_now(), ledger_now() "
-        "FROM entries JOIN windows ON windows.id = window_id",
-        state,
+        "INSERT INTO receipts (pipeline_id, idempotency_key, window_id, state, attempts, finished_at) "
+        "SELECT pipeline_id, idempotency_key, window_id, 'superseded', 0, ledger_now() "
+        "FROM entries JOIN windows ON windows.id = window_id WHERE generation = 0 "
+        "ON CONFLICT (pipeline_id, idempotency_key) DO UPDATE SET state = 'superseded', expires_at = NULL "
+        "WHERE receipts.state <> 'completed'"
+    )
+
+
+def send_again(rig: Rig) -> None:
+    """Do what a redo does with the jobs themselves: the same records once more, as generation 1."""
+    rig.tell(
+        "INSERT INTO entries SELECT gen_random_uuid(), run_id, window_id, opened_at, destination_id, records_n, 1, "
+        "group_digest, content_hash, sha256(idempotency_key), group_json, NULL FROM entries"
+    )
+    rig.tell(
+        "INSERT INTO claims SELECT booking_ns, fingerprint, pipeline_id, 1, record_id, again.id FROM claims "
+        "JOIN entries AS first ON first.id = entry_id "
+        "JOIN entries AS again ON again.idempotency_key = sha256(first.idempotency_key)"
+    )
+    rig.tell(
+        "INSERT INTO attempts SELECT again.id, marked_at, answered_at, object_bytes, fence, number, outcome, "
+        "object_etag, message_id, error FROM attempts JOIN entries AS first ON first.id = entry_id "
+        "JOIN entries AS again ON again.idempotency_key = sha256(first.idempotency_key)"
     )
 
 
 def test_case_3_worked_but_still_waiting(world: World, rig: Rig) -> None:
     dispatched(world, rig, "r1")
     drained(world)
-    complete_receipts(rig)
+    work(rig)
     for _ in range(3):
         assert rig.run().counts.claimed == 0
         assert found(rig.reconcile()) == [("stale_source_status", "", "open", "")]
@@ -372,16 +405,50 @@ def test_case_3_worked_but_still_waiting(world: World, rig: Rig) -> None:
     assert found(rig.reconcile()) == []
 
 
-def test_receipts_that_are_overdue(world: World, rig: Rig) -> None:
+@pytest.mark.parametrize(("ends", "attempts"), [("none", 0), ("in_work", 1), ("failed", 1)])
+def test_receipts_that_are_overdue(world: World, rig: Rig, ends: str, attempts: int) -> None:
     dispatched(world, rig, "r1")
+    if attempts:
+        work(rig, ends)
     assert found(rig.reconcile()) == []
     late = {"reconcile__receipt_within": "0s"}
     assert found(rig.reconcile(reconcile__receipt_within="1h")) == []
     document = rig.reconcile(**late)
     assert found(document) == [("overdue_receipt", "", "open", "")]
-    assert document["windows"][0]["findings"][0]["detail"]["in_dead_letter_queue"] is False
-    complete_receipts(rig)
+    detail = document["windows"][0]["findings"][0]["detail"]
+    assert (detail["in_dead_letter_queue"], detail["receipt"], detail["attempts"]) == (False, ends, attempts)
+    rig.tell("UPDATE receipts SET expires_at = ledger_now() WHERE state = 'in_work'")
+    work(rig)
     assert found(rig.reconcile(**late), "overdue_receipt") == []
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["begun", "never begun"])
+def test_a_replaced_job_is_never_overdue_and_proves_nothing(world: World, rig: Rig, *, taken: bool) -> None:
+    dispatched(world, rig, "r1")
+    if taken:
+        work(rig, "failed")
+    supersede(rig)
+    assert found(rig.reconcile(reconcile__receipt_within="0s")) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "verdict", "worked"),
+    [("completed", "completed", "worked_twice", 2), ("completed", "failed", "sent_twice", 1)],
+)
+def test_a_redo_says_how_often_it_was_worked(
+    world: World, rig: Rig, first: str, again: str, verdict: str, worked: int
+) -> None:
+    dispatched(world, rig, "r1", "r2")
+    work(rig, first)
+    supersede(rig)
+    send_again(rig)
+    work(rig, again, generation=1)
+    rig.reconcile()
+    assert ("duplicate", "redo", "acknowledged") in rig.findings()
+    detail = rig.finding_detail("duplicate")
+    assert (detail["verdict"], detail["receipts"], detail["generation"]) == (verdict, worked, 1)
+    still_due = rig.value("SELECT count(*) FROM findings WHERE kind = 'stale_source_status' AND state = 'open'")
+    assert still_due == (2 if again == "completed" else 0), "the latest job counts"
 
 
 def test_records_are_all_there(world: World, rig: Rig) -> None:

@@ -47,6 +47,10 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "LeaseLostError": 1,
         "CorruptError": 1,
         "CancelledError": 1,
+        "NotFoundError": 1,
+        "MissingError": 2,
+        "ClaimLostError": 4,
+        "UnknownKeyError": 2,
     }
     assert errors.CancelledError(15).signal_number == 15
 

@@ -1,4 +1,4 @@
-"""The first schema: windows, runs, pages, claims, entries, attempts, staged records, findings."""
+"""The first schema: windows, runs, pages, claims, entries, attempts, staged records, findings, jobs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -54,6 +54,16 @@ def upgrade() -> None:
         sa.Column("entry_id", sa.Uuid(), nullable=False),
         sa.CheckConstraint("generation >= 0", name="claims_generation_not_negative"),
         sa.PrimaryKeyConstraint("booking_ns", "record_id", "pipeline_id", "generation"),
+        postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0, "autovacuum_vacuum_insert_threshold": 100_000},
+    )
+    op.create_index(
+        "claims_record",
+        "claims",
+        ["record_id"],
+        unique=False,
+        postgresql_using="brin",
+        postgresql_ops={"record_id": "bytea_bloom_ops(n_distinct_per_range = 800, false_positive_rate = 0.01)"},
+        postgresql_with={"pages_per_range": 8},
     )
     op.create_table(
         "entries",
@@ -107,6 +117,64 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
+    )
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("params", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("done", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("total", sa.BigInteger(), nullable=True),
+        sa.Column("claim", sa.Uuid(), nullable=True),
+        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("relay_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("request_hash", sa.LargeBinary(), nullable=True),
+        sa.Column("follow_up", sa.Text(), nullable=True),
+        sa.Column("follows", sa.Uuid(), nullable=True),
+        sa.Column("result", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint("kind IN ('dispatch', 'reconcile', 'redo', 'report')", name="jobs_kind"),
+        sa.CheckConstraint("queue IN ('fast', 'slow')", name="jobs_queue"),
+        sa.CheckConstraint(
+            "status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="jobs_status"
+        ),
+        sa.CheckConstraint("(status = 'processing') = (expires_at IS NOT NULL)", name="jobs_claim_expires"),
+        sa.CheckConstraint("expires_at IS NULL OR claim IS NOT NULL", name="jobs_work_has_claim"),
+        sa.CheckConstraint(
+            "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled'))", name="jobs_end_has_time"
+        ),
+        sa.CheckConstraint("status <> 'failed' OR error IS NOT NULL", name="jobs_failure_has_error"),
+        sa.CheckConstraint("(idempotency_key IS NULL) = (request_hash IS NULL)", name="jobs_key_has_request"),
+        sa.CheckConstraint("attempts >= 0 AND done >= 0 AND total >= 0", name="jobs_counts_not_negative"),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"]),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("pipeline_id", "idempotency_key"),
+    )
+    op.create_index(
+        "jobs_unfinished",
+        "jobs",
+        ["pipeline_id", "relay_at"],
+        unique=False,
+        postgresql_where=sa.text("status IN ('pending', 'processing')"),
+    )
+    op.create_table(
+        "job_parts",
+        sa.Column("job_id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("document", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", "name"),
     )
     op.create_table(
         "staged_records",
@@ -214,6 +282,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("pipeline_id", "kind", "subject"),
     )
     op.create_index("findings_window", "findings", ["window_id"], unique=False)
+    op.create_index("findings_record", "findings", ["record_id"], unique=False, postgresql_using="hash")
     op.create_table(
         "runs",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -285,22 +354,66 @@ def upgrade() -> None:
         sa.Column("window_id", sa.BigInteger(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("claim", sa.Uuid(), nullable=True),
-        sa.Column("worker", sa.Text(), nullable=False),
+        sa.Column("worker", sa.Text(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("result", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.CheckConstraint("state IN ('in_work', 'completed', 'failed', 'superseded')", name="receipts_state"),
-        sa.CheckConstraint("(state = 'in_work') = (claim IS NOT NULL)", name="receipts_work_has_claim"),
-        sa.CheckConstraint("(claim IS NULL) = (expires_at IS NULL)", name="receipts_claim_expires"),
+        sa.CheckConstraint("state <> 'in_work' OR claim IS NOT NULL", name="receipts_work_has_claim"),
+        sa.CheckConstraint("(state = 'in_work') = (expires_at IS NOT NULL)", name="receipts_work_expires"),
+        sa.CheckConstraint("attempts > 0 OR (attempts = 0 AND state = 'superseded')", name="receipts_attempts"),
+        sa.CheckConstraint("attempts = 0 OR (worker IS NOT NULL AND claimed_at IS NOT NULL)", name="receipts_worker"),
         sa.CheckConstraint("length(idempotency_key) = 32", name="receipts_key_length"),
         sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"]),
         sa.ForeignKeyConstraint(["window_id"], ["windows.id"]),
         sa.PrimaryKeyConstraint("pipeline_id", "idempotency_key"),
     )
     op.create_index("receipts_window", "receipts", ["window_id"], unique=False)
+    op.create_table(
+        "plans",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("window_id", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("planned_by", sa.Text(), nullable=False),
+        sa.Column("planned_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("hash", sa.LargeBinary(), nullable=False),
+        sa.Column("jobs", sa.BigInteger(), nullable=False),
+        sa.Column("records", sa.BigInteger(), nullable=False),
+        sa.Column("already_worked", sa.BigInteger(), nullable=False),
+        sa.Column("no_longer_due", sa.BigInteger(), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=True),
+        sa.Column("applied_by", sa.Text(), nullable=True),
+        sa.Column("applying_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("stale_reason", sa.Text(), nullable=True),
+        sa.Column("reconcile_json", sa.Text(), nullable=True),
+        sa.CheckConstraint("state IN ('planned', 'applying', 'applied', 'cancelled', 'stale')", name="plans_state"),
+        sa.CheckConstraint("(state IN ('applying', 'applied')) = (run_id IS NOT NULL)", name="plans_applied_by_run"),
+        sa.CheckConstraint("(run_id IS NULL) = (applied_by IS NULL)", name="plans_applied_by_somebody"),
+        sa.CheckConstraint("(state IN ('planned', 'applying')) = (ended_at IS NULL)", name="plans_end"),
+        sa.CheckConstraint("state <> 'stale' OR stale_reason IS NOT NULL", name="plans_stale_has_reason"),
+        sa.CheckConstraint("length(hash) = 32", name="plans_hash_length"),
+        sa.CheckConstraint("least(jobs, records, already_worked, no_longer_due) >= 0", name="plans_counts"),
+        sa.ForeignKeyConstraint(["window_id"], ["windows.id"]),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("plans_window", "plans", ["window_id"], unique=False)
+    op.create_table(
+        "plan_entries",
+        sa.Column("plan_id", sa.Uuid(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("generation", sa.SmallInteger(), nullable=False),
+        sa.Column("group_json", sa.Text(), nullable=False),
+        sa.Column("record_ids", sa.ARRAY(sa.LargeBinary()), nullable=False),
+        sa.CheckConstraint("number >= 1", name="plan_entries_number_from_one"),
+        sa.ForeignKeyConstraint(["plan_id"], ["plans.id"]),
+        sa.PrimaryKeyConstraint("plan_id", "number"),
+    )
     # Payloads live for seconds: compressing them would cost more than it saves.
     op.execute("ALTER TABLE payload_parts ALTER COLUMN records_json SET STORAGE EXTERNAL")
     op.execute("ALTER TABLE staged_records ALTER COLUMN body SET STORAGE EXTERNAL")
@@ -354,16 +467,23 @@ def downgrade() -> None:
     op.execute("DROP VIEW same_promises")
     op.execute("DROP VIEW entry_states")
     op.execute("DROP VIEW all_attempts")
+    op.drop_table("plan_entries")
+    op.drop_index("plans_window", table_name="plans")
+    op.drop_table("plans")
     op.drop_index("receipts_window", table_name="receipts")
     op.drop_table("receipts")
     op.drop_table("pages")
     op.drop_index("runs_window", table_name="runs")
     op.drop_table("runs")
+    op.drop_index("findings_record", table_name="findings")
     op.drop_index("findings_window", table_name="findings")
     op.drop_table("findings")
     op.drop_table("windows")
     op.drop_table("destinations")
     op.drop_table("staged_records")
+    op.drop_table("job_parts")
+    op.drop_index("jobs_unfinished", table_name="jobs")
+    op.drop_table("jobs")
     op.drop_table("pipelines")
     op.drop_table("payload_parts")
     op.drop_index("entries_void", table_name="entries")
@@ -371,6 +491,7 @@ def downgrade() -> None:
     op.drop_index("entries_one_live_promise", table_name="entries")
     op.drop_index("entries_window", table_name="entries")
     op.drop_table("entries")
+    op.drop_index("claims_record", table_name="claims")
     op.drop_table("claims")
     op.drop_index("attempts_repeated", table_name="attempts")
     op.drop_table("attempts")

@@ -1,0 +1,147 @@
+"""The control queues: messages that say which long-running job to look at, and nothing else.
+
+What is true stands in the ledger, so a message may come twice or never: whoever receives one asks there.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from botocore import exceptions as boto
+
+from dispatch.aws.errors import code_of, translated
+from dispatch.aws.session import Session
+from ledger.errors import InputError
+
+# https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html
+DELAY_MAX_S = 900
+_ASK_TRIES = 3
+_ASK = timedelta(seconds=10)
+_REASON_CHARS_MAX = 500
+_DEPTHS = {
+    "ApproximateNumberOfMessages": "waiting",
+    "ApproximateNumberOfMessagesNotVisible": "in_flight",
+    "ApproximateNumberOfMessagesDelayed": "delayed",
+}
+
+
+class ControlQueue(msgspec.Struct, frozen=True):
+    """A queue as the settings name it, and its dead-letter queue, if it has one."""
+
+    name: str
+    url: str
+    dead_letter_url: str | None
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message in hand: hidden from others until its visibility runs out."""
+
+    body: str
+    handle: str
+
+
+class ControlQueues:
+    """Sends and receives short messages. Safe to share between threads.
+
+    Args:
+        send: how long one send may take; it is tried once.
+        wait: how long a receive waits for a message.
+
+    Raises:
+        UnavailableError: from any call, when SQS does not answer in time, or refuses.
+    """
+
+    def __init__(self, session: Session, *, send: timedelta, wait: timedelta) -> None:
+        self._region = session.region
+        self._wait_s = int(wait.total_seconds())
+        self._sending = session.client("sqs", tries=1, read=send)
+        self._asking = session.client("sqs", tries=_ASK_TRIES, read=_ASK + wait)
+
+    def resolve(self, name: str, key: str) -> ControlQueue:
+        """Find a queue by name or URL.
+
+        Args:
+            key: the key of the configuration that names it.
+
+        Raises:
+            InputError: when it does not exist, or is a FIFO queue.
+        """
+        if name.endswith(".fifo"):
+            raise InputError(f"{key} = {name!r} is a FIFO queue; job ids need a standard queue")
+        with translated(f"SQS queue {name}"):
+            try:
+                url = name if "://" in name else self._asking.get_queue_url(QueueName=name)["QueueUrl"]
+                return ControlQueue(name, url, self._dead_letter_url(url))
+            except boto.ClientError as error:
+                if "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error):
+                    raise InputError(
+                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend {key}"
+                    ) from error
+                raise
+
+    def _dead_letter_url(self, url: str) -> str | None:
+        answer = self._asking.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
+        policy = answer.get("Attributes", {}).get("RedrivePolicy")
+        if not policy:
+            return None
+        *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
+        return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
+
+    def send(self, queue: ControlQueue, body: str, delay: timedelta = timedelta()) -> None:
+        """Send one message, tried once; when this raises, it may have been sent all the same."""
+        delay_s = min(-int(-delay.total_seconds() // 1), DELAY_MAX_S)
+        with translated(f"sending to SQS queue {queue.name}"):
+            self._sending.send_message(QueueUrl=queue.url, MessageBody=body, DelaySeconds=delay_s)
+
+    def receive(self, queue: ControlQueue, visibility: timedelta) -> Received | None:
+        """Wait a while for a message; None when there is none. It is hidden from others for `visibility`."""
+        with translated(f"receiving from SQS queue {queue.name}"):
+            answer = self._asking.receive_message(
+                QueueUrl=queue.url,
+                MaxNumberOfMessages=1,
+                WaitTimeSeconds=self._wait_s,
+                VisibilityTimeout=_whole_s(visibility),
+            )
+        for message in answer.get("Messages", []):
+            return Received(str(message["Body"]), str(message["ReceiptHandle"]))
+        return None
+
+    def hide(self, queue: ControlQueue, received: Received, visibility: timedelta) -> None:
+        """Hide a message in hand for so long from now on; zero shows it to others at once."""
+        with translated(f"keeping a message of SQS queue {queue.name}"):
+            self._asking.change_message_visibility(
+                QueueUrl=queue.url, ReceiptHandle=received.handle, VisibilityTimeout=_whole_s(visibility)
+            )
+
+    def delete(self, queue: ControlQueue, received: Received) -> None:
+        """Delete a message in hand; one that is gone already is no error."""
+        with translated(f"deleting from SQS queue {queue.name}"):
+            self._asking.delete_message(QueueUrl=queue.url, ReceiptHandle=received.handle)
+
+    def bury(self, queue: ControlQueue, body: str, reason: str) -> bool:
+        """Put a message into the dead-letter queue, with the reason as an attribute; says whether there is one."""
+        if queue.dead_letter_url is None:
+            return False
+        attribute = {"DataType": "String", "StringValue": _printable(reason)}
+        with translated(f"sending to the dead-letter queue of {queue.name}"):
+            self._asking.send_message(
+                QueueUrl=queue.dead_letter_url, MessageBody=body, MessageAttributes={"reason": attribute}
+            )
+        return True
+
+    def depths(self, url: str) -> dict[str, int]:
+        """Count, roughly, the messages of a queue that are `waiting`, `in_flight` and `delayed`."""
+        with translated(f"SQS queue {url}"):
+            answer = self._sending.get_queue_attributes(QueueUrl=url, AttributeNames=list(_DEPTHS))
+        attributes: dict[str, Any] = answer.get("Attributes", {})
+        return {state: int(attributes.get(name, 0)) for name, state in _DEPTHS.items()}
+
+
+def _whole_s(duration: timedelta) -> int:
+    """Return whole seconds, rounded up."""
+    return -int(-duration.total_seconds() // 1)
+
+
+def _printable(text: str) -> str:
+    kept = "".join(char if char.isprintable() else " " for char in text).encode("utf-8", "replace").decode()
+    return kept[:_REASON_CHARS_MAX] or "no reason given"

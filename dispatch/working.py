@@ -1,0 +1,205 @@
+"""Three ways to work a job that was taken: in this thread, in a transaction with its receipt, in a child process."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from dispatch.aws.inbox import Delivery, Inbox
+from dispatch.child import result_or_note, said
+from dispatch.children import AttemptFailedError, Child
+from dispatch.jobs import JobMessage, decode_document
+from ledger import receipts
+from ledger.errors import ClaimLostError, DispatchLedgerError
+from ledger.receipts import Claim
+from ledger.store import Connection, Store
+
+Document = dict[str, Any]
+
+
+class HandedBackError(Exception):
+    """The consumer stops, and the job was not done in the time that it had left."""
+
+
+@dataclass
+class Job:
+    """A job in hand.
+
+    Attributes:
+        passed_on: set when it turns out that the job is no longer ours.
+        lock: held while the job is renewed; whoever ends it sets `ended` under it, so that nothing is renewed after.
+    """
+
+    delivery: Delivery
+    message: JobMessage
+    claim: Claim
+    attempts: int
+    passed_on: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
+
+    def renew(self, store: Store, inbox: Inbox, lease: timedelta) -> None:
+        """Renew its claim and keep its message hidden; notes when the claim is lost.
+
+        Raises:
+            UnavailableError: when ledger or queue do not answer.
+        """
+        with self.lock:
+            if self.ended or self.passed_on.is_set():
+                return
+            try:
+                receipts.heartbeat(store, self.claim, lease)
+            except ClaimLostError:
+                self.passed_on.set()
+                return
+            inbox.hide(self.delivery, inbox.held_s)
+
+    def end(self) -> None:
+        """Let nobody renew it any more."""
+        with self.lock:
+            self.ended = True
+
+
+class Way(Protocol):
+    """How a job is worked and completed; used by one thread."""
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """Wait until it can work; what `watch` raises ends the wait."""
+
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+        """Work a job and complete its receipt; what `watch` raises ends the work, or keeps it from beginning.
+
+        Raises:
+            AttemptFailedError: when the handler failed; nothing has been told to the receipt.
+            ClaimLostError: when the job is no longer ours.
+        """
+
+    def close(self) -> None:
+        """End what it has started."""
+
+
+@dataclass
+class InThread:
+    """Calls a function of this process."""
+
+    store: Store
+    handler: Callable[[Document], Any]
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """There is nothing to wait for."""
+
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+        """Call the function, then complete the receipt."""
+        watch()
+        with _failing():
+            result = self.handler(decode_document(body))
+        receipts.complete(self.store, job.claim, msgspec.Raw(result_or_note(result)))
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+@dataclass
+class InTransaction:
+    """Calls a function of this process with the transaction that completes the receipt: both commit, or neither."""
+
+    store: Store
+    handler: Callable[[Document, Connection], Any]
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """There is nothing to wait for."""
+
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+        """Call the function and complete the receipt in one transaction, once, also when its answer is lost."""
+        watch()
+
+        def both(connection: Connection) -> None:
+            if receipts.completed_at(connection, job.claim) is not None:
+                return  # the first try has committed, and only its answer was lost
+            with _failing():
+                result = self.handler(decode_document(body), connection)
+            receipts.complete_within(connection, job.claim, msgspec.Raw(result_or_note(result)))
+
+        self.store.transaction(both)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+@dataclass
+class InChild:
+    """Has a function called in a child process, whose death costs one attempt and nothing else."""
+
+    store: Store
+    child: Child
+
+    def await_ready(self, watch: Callable[[], None]) -> None:
+        """Wait until the child has loaded its handler."""
+        self.child.await_ready(watch)
+
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+        """Have it worked, then complete the receipt."""
+        result = self.child.work(body, watch)
+        receipts.complete(self.store, job.claim, msgspec.Raw(result))
+
+    def close(self) -> None:
+        """End the child."""
+        self.child.close()
+
+
+class _failing:  # noqa: N801 - reads as a statement
+    """Turns whatever a handler raises into a failed attempt; what asks the process to end passes."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if isinstance(error, Exception):
+            raise AttemptFailedError(said(error), type(error).__name__) from error
+
+
+class Keeper:
+    """Renews the jobs in hand every third of their lease, from a thread and a connection of its own."""
+
+    def __init__(self, url: str, inbox: Inbox, lease: timedelta, on_trouble: Callable[[str], None]) -> None:
+        self._url, self._inbox, self._lease, self._on_trouble = url, inbox, lease, on_trouble
+        self._jobs: list[Job] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_until_stopped, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing; waits for a renewal in flight, 15 seconds at most."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(15)
+
+    def add(self, job: Job) -> None:
+        """Keep this job from now on."""
+        with self._lock:
+            self._jobs.append(job)
+
+    def remove(self, job: Job) -> None:
+        """Let go of a job; when this returns, it is not renewed any more."""
+        job.end()
+        with self._lock:
+            self._jobs.remove(job)
+
+    def _renew_until_stopped(self) -> None:
+        with Store(self._url) as store:
+            while not self._stop.wait(self._lease.total_seconds() / 3):
+                with self._lock:
+                    jobs = list(self._jobs)
+                for job in jobs:
+                    try:
+                        job.renew(store, self._inbox, self._lease)
+                    except DispatchLedgerError as error:
+                        self._on_trouble(str(error))  # the rest would wait as long, and in vain
+                        break

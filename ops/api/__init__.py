@@ -1,0 +1,1 @@
+"""The HTTP API: it checks, writes down, reads and answers; it never waits for work."""

@@ -1,0 +1,265 @@
+"""Every exit code of every command, as docs/reference/exit-codes.md has them: tested elsewhere by name, or here."""
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from rich.console import Console
+
+from ledger.errors import UnavailableError
+from ledger.settings import env_name, load_settings
+from ops import cli, context, demo, up
+from ops import main as entry
+from tests.aws_servers import World, booking
+from tests.report_kit import Planter
+from tests.rig import FLOWS, WINDOW, Rig
+from tests.wire import FaultProxy, Rule, callback, on, status
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = "postgresql+psycopg://me@127.0.0.1:9/ledger"
+NO_ENTRY = "01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f51"
+CANCELLED = 130  # stands for 143 as well
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+READING = {
+    "db upgrade": ["db", "upgrade"],
+    "db current": ["db", "current"],
+    "show window": ["show", "window", WINDOW],
+    "show entry": ["show", "entry", NO_ENTRY],
+    "show record": ["show", "record", "R1"],
+    "report …": ["report", "windows"],
+    "findings list": ["findings", "list"],
+    "findings ack": ["findings", "ack", "1", "--reason", "seen"],
+    "audit verify": ["audit", "verify"],
+}
+COMMAND_LINE = "tests/e2e/test_command_line.py"
+RECONCILE = "tests/e2e/test_reconcile_command.py"
+REPORTS = "tests/e2e/test_report_commands.py"
+REFUSALS = "tests/e2e/test_refusals.py"
+SCHEDULER = "tests/e2e/test_scheduler.py"
+SHOW = "tests/e2e/test_show.py"
+DEMO = "tests/e2e/test_demo.py"
+UP = "tests/e2e/test_up.py"
+SIGNALLED = "tests/fault/test_signals.py"
+ELSEWHERE = {
+    ("init", 0): f"{COMMAND_LINE}::test_init_writes_a_file_that_dispatch_uses",
+    ("init", 2): f"{COMMAND_LINE}::test_init_overwrites_nothing",
+    ("demo", 0): f"{DEMO}::test_the_seven_for_programs",
+    ("demo", 2): f"{DEMO}::test_a_bad_file",
+    ("demo", 3): f"{DEMO}::test_plain_lines_of_any_kind",
+    ("up", 4): f"{UP}::test_it_dispatches_and_a_second_terminal_sees_it",
+    ("up", CANCELLED): f"{UP}::test_a_second_signal_leaves_nothing_and_the_next_time_works",
+    ("db upgrade", 0): f"{COMMAND_LINE}::test_db_current_and_upgrade",
+    ("db current", 0): f"{COMMAND_LINE}::test_db_current_and_upgrade",
+    ("dispatch", 0): f"{COMMAND_LINE}::test_the_console_script_is_the_same",
+    ("dispatch", 1): f"{COMMAND_LINE}::test_the_document_of_a_failed_run",
+    ("dispatch", 2): f"{COMMAND_LINE}::test_exit_2_prints_its_error_as_the_document",
+    ("dispatch", 3): f"{COMMAND_LINE}::test_the_document_of_a_run",
+    ("dispatch", 4): f"{COMMAND_LINE}::test_the_document_of_a_busy_run",
+    ("dispatch", 5): "tests/e2e/test_hold.py::test_a_window_with_objects_that_nobody_knows_is_held",
+    ("dispatch", CANCELLED): f"{SIGNALLED}::test_case_20_cancelled_on_page_2_of_5",
+    ("reconcile", 0): f"{RECONCILE}::test_a_clean_window",
+    ("reconcile", 2): f"{RECONCILE}::test_words_that_do_not_fit",
+    ("reconcile", 3): f"{RECONCILE}::test_case_2_for_people_and_programs",
+    ("reconcile", 4): f"{RECONCILE}::test_case_7_a_window_that_is_being_worked_on",
+    ("reconcile", 5): f"{RECONCILE}::test_a_held_window_and_its_release",
+    ("reconcile", CANCELLED): f"{RECONCILE}::test_case_20_a_reconcile_is_cancelled",
+    ("recover", 0): f"{RECONCILE}::test_recover_from_objects",
+    ("recover", 2): f"{RECONCILE}::test_recover_says_from_what",
+    ("scheduler", 2): f"{SCHEDULER}::test_a_table_that_is_missing_at_the_start",
+    ("scheduler", CANCELLED): f"{SCHEDULER}::test_case_17_the_missed_hours_are_caught_up_at_the_start",
+    ("show window", 0): f"{SHOW}::test_a_window",
+    ("show entry", 0): f"{SHOW}::test_an_entry",
+    ("show record", 0): f"{SHOW}::test_a_record",
+    ("report …", 0): f"{REPORTS}::test_every_number_agrees",
+    ("findings list", 0): f"{REPORTS}::test_findings_are_listed_by_state_kind_and_window",
+    ("findings ack", 0): f"{REPORTS}::test_acknowledging",
+    ("findings ack", 5): f"{REPORTS}::test_what_cannot_be_acknowledged",
+    ("audit verify", 0): f"{REPORTS}::test_an_audit_of_a_sound_ledger",
+}
+HERE = {
+    ("demo", 1), ("demo", CANCELLED), ("init", CANCELLED), ("up", 1), ("up", 2), ("reconcile", 1), ("recover", 1),
+    ("recover", 4), ("recover", CANCELLED), ("scheduler", 1),
+    *((command, code) for command in READING for code in (1, 2, CANCELLED)),
+}  # fmt: skip
+
+
+def documented() -> set[tuple[str, int]]:
+    """Read the table of the documentation."""
+    rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", (ROOT / "docs/reference/exit-codes.md").read_text(), re.MULTILINE)
+    codes = (0, 1, 2, 3, 4, 5, CANCELLED)
+    return {
+        (name, code) for name, cells in rows for code, cell in zip(codes, cells.split("|"), strict=True) if cell.strip()
+    }
+
+
+def test_the_table_has_every_command() -> None:
+    def walk(group: Any, words: str = "") -> Iterator[str]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from walk(command, f"{name} ")
+            else:
+                yield words + name
+
+    commands = {re.sub("^report .*", "report …", name) for name in walk(typer.main.get_command(cli.app))}
+    assert {name for name, _ in documented()} == commands
+
+
+def test_every_code_in_the_table_has_a_test() -> None:
+    assert documented() == ELSEWHERE.keys() | HERE
+    for place in ELSEWHERE.values():
+        path, name = place.split("::")
+        assert f"def {name}(" in (ROOT / path).read_text(), place
+
+
+@dataclass
+class Desk:
+    """The command line in this process."""
+
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def set(self, **settings: str) -> None:
+        for name, value in settings.items():
+            self.monkeypatch.setenv(env_name(name.replace("__", ".")), value)
+
+    def refused(self, *arguments: str, code: int, text: str = "") -> Any:
+        """Run a command that ends with an error; gives its document."""
+        assert cli.main([*arguments, "--json"]) == code
+        return self.said(text)
+
+    def said(self, text: str = "") -> Any:
+        out, err = self.capsys.readouterr()
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert text in err
+        document = json.loads(out)
+        assert document["error"]
+        return document
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Desk]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.chdir(tmp_path)
+    yield Desk(monkeypatch, capsys)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def full_desk(desk: Desk, world: World, ledger_url: str) -> Desk:
+    """The command line, with a world and a ledger."""
+    for name, value in world.environment().items():
+        desk.monkeypatch.setenv(name, value)
+    desk.set(ledger__database_url=ledger_url, **{key.replace(".", "__"): one for key, one in FLOWS["staged"].items()})
+    return desk
+
+
+def raising(number: int, then: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a signal come in the middle of a call."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(number)
+        return then(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("command", READING)
+def test_1_the_ledger_does_not_answer(desk: Desk, command: str) -> None:
+    desk.set(ledger__database_url=NOWHERE)
+    desk.refused(*READING[command], code=1, text="ledger.database_url")
+
+
+@pytest.mark.parametrize("command", READING)
+def test_2_a_bad_setting(desk: Desk, command: str) -> None:
+    desk.set(dispatch__lease="soon")
+    desk.refused(*READING[command], code=2, text="dispatch.lease")
+    desk.refused(*READING[command], "--no-such", code=2, text="--no-such")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", [*READING, "init"])
+def test_130_and_143_of_a_command_that_waits_for_nothing(desk: Desk, command: str, number: int) -> None:
+    desk.monkeypatch.setattr(context, "load_settings", raising(number, load_settings))
+    desk.monkeypatch.setattr(cli, "init_template", raising(number, cli.init_template))
+    desk.monkeypatch.setattr(sys, "argv", ["dispatch-ledger", *READING.get(command, ["init"]), "--json"])
+    assert entry.main() == 128 + number
+    desk.said("cancelled by signal")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_130_and_143_of_a_demo(desk: Desk, number: int) -> None:
+    desk.monkeypatch.setattr(demo, "connect_partners", raising(number, demo.connect_partners))
+    assert cli.main(["demo", "--json"]) == 128 + number
+    out, err = desk.capsys.readouterr()
+    assert [run["outcome"] for run in json.loads(out)["runs"]] == ["cancelled"]
+    assert err == f"error: cancelled by signal {number:d}; everything done so far is recorded\n"
+
+
+def test_1_of_a_demo(desk: Desk) -> None:
+    def fail(*_: Any) -> Any:
+        raise UnavailableError("the embedded AWS did not start")
+
+    desk.monkeypatch.setattr(demo, "embedded_postgres", fail)
+    desk.refused("demo", code=1, text="did not start")
+
+
+def test_of_up(desk: Desk) -> None:
+    def fail(*_: Any) -> Any:
+        raise UnavailableError("the embedded AWS did not start")
+
+    desk.monkeypatch.setattr(up, "PARTS", [fail])
+    desk.refused("up", code=1, text="did not start")
+    with up.scene_of(load_settings(), Console(quiet=True), sampled=True):
+        desk.refused("up", code=4, text="already")
+    desk.set(dispatch__lease="soon")
+    desk.refused("up", code=2, text="dispatch.lease")
+
+
+def test_1_of_a_scheduler(full_desk: Desk) -> None:
+    full_desk.set(ledger__database_url=NOWHERE)
+    full_desk.refused("scheduler", code=1, text="ledger.database_url")
+
+
+def test_1_of_a_reconcile(full_desk: Desk, world: World) -> None:
+    with FaultProxy(world.endpoint) as wire:
+        wire.rules.append(Rule(on("Query"), status(400, b'{"__type": "ValidationException", "message": "no"}')))
+        full_desk.set(aws__endpoint_url=wire.url)
+        assert cli.main(["reconcile", "--window", WINDOW, "--json"]) == 1
+    out, err = full_desk.capsys.readouterr()
+    assert json.loads(out)["windows"][0]["error"] in err
+
+
+@pytest.fixture
+def lost(full_desk: Desk, world: World, rig: Rig) -> Desk:
+    """A window that was dispatched, and a ledger that knows nothing of it."""
+    world.put(booking("r1", "2026-09-17T15:10:00Z"))
+    assert rig.run().outcome == "completed"
+    rig.tell("TRUNCATE claims, entries, attempts, runs, windows, pages CASCADE")
+    return full_desk
+
+
+def test_1_and_4_of_a_recover(lost: Desk, world: World, planter: Planter) -> None:
+    with FaultProxy(world.endpoint) as wire:
+        wire.rules.append(Rule(on("GET bucket?list-type"), status(403)))
+        lost.set(aws__endpoint_url=wire.url)
+        lost.refused("recover", "--from-objects", code=1)
+    lost.set(aws__endpoint_url=world.endpoint)
+    planter.take_long(15)
+    lost.refused("recover", "--from-objects", code=4, text="is being worked on")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_130_and_143_of_a_recover(lost: Desk, world: World, number: int) -> None:
+    with FaultProxy(world.endpoint) as wire:
+        wire.rules.append(Rule(on("GET bucket?list-type"), callback(lambda _: signal.raise_signal(number)), times=1))
+        lost.set(aws__endpoint_url=wire.url)
+        lost.refused("recover", "--from-objects", code=128 + number, text="cancelled")
