@@ -15,7 +15,6 @@ import importlib
 import io
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -30,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, NoReturn
 
+from tests.impatience import shorten_delays
+
 PRELOADED = ("ops.cli", "ops.demo", "ops.schedule", "dispatch.dispatcher", "reconcile.adopt", "reconcile.redo")
 _ROOT = Path(__file__).parents[1]
 _NUMBER = struct.Struct("i")
@@ -39,41 +40,44 @@ _ASKING = threading.Lock()
 class Forked:
     """A process that was forked, to be used as a `subprocess.Popen` is."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, stdin: str | None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        stdin: str | None = None,
+        *,
+        impatient: bool = False,
+    ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
-        self._ends, telling = os.pipe()
+        ends, telling = os.pipe()
         with tempfile.TemporaryFile() as given:
             given.write((stdin or "").encode())
             given.seek(0)
-            order = json.dumps([list(arguments), dict(environment), str(cwd)]).encode()
+            order = json.dumps([list(arguments), dict(environment), str(cwd), impatient]).encode()
             _ask_server(order, [given.fileno(), self._out.fileno(), self._err.fileno(), telling])
         os.close(telling)
-        self.pid: int = self._read_number(None) or 0
+        self.pid = _read_number(ends)
+        self._ended = threading.Event()
+        threading.Thread(target=self._await_end, args=(ends,), daemon=True).start()
 
-    def _read_number(self, timeout: float | None) -> int | None:
-        ready, _, _ = select.select([self._ends], [], [], timeout)
-        if not ready:
-            return None
-        raw = os.read(self._ends, _NUMBER.size)
-        assert raw, "the keeper tells how it ended"
-        number: int = _NUMBER.unpack(raw)[0]
-        return number
+    def _await_end(self, ends: int) -> None:
+        self.returncode = _read_number(ends)
+        os.close(ends)
+        self._ended.set()
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""
-        if self.returncode is None:
-            self.returncode = self._read_number(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end."""
-        if self.returncode is None:
-            self.returncode = self._read_number(timeout)
-        if self.returncode is None:
+        """Wait for the end; any number of threads may."""
+        if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -98,14 +102,18 @@ class Forked:
 
     def close(self) -> None:
         """Let go of the files."""
-        if self._ends >= 0:
-            os.close(self._ends)
-            self._ends = -1
         self._out.close()
         self._err.close()
 
 
 # In the tests' process
+
+
+def _read_number(file: int) -> int:
+    raw = os.read(file, _NUMBER.size)
+    assert raw, "the keeper tells the id, and how it ended"
+    number: int = _NUMBER.unpack(raw)[0]
+    return number
 
 
 @cache
@@ -145,9 +153,9 @@ def _serve(control: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # what is never looked at again is never copied
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then let go of the socket
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     while True:
         header, files, _, _ = socket.recv_fds(control, _NUMBER.size, 4)
+        _bury_keepers()
         if not header:
             return
         order = _read(control, _NUMBER.unpack(header)[0])
@@ -156,6 +164,12 @@ def _serve(control: socket.socket) -> None:
             _keep(order, files)
         for file in files:
             os.close(file)
+
+
+def _bury_keepers() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _read(control: socket.socket, size: int) -> bytes:
@@ -169,7 +183,6 @@ def _read(control: socket.socket, size: int) -> bytes:
 
 def _keep(order: bytes, files: list[int]) -> None:
     """Fork the process, tell its id, wait for its end, tell that; the process itself returns from here."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *streams, telling = files
     pid = os.fork()
     if pid == 0:
@@ -185,7 +198,7 @@ def _keep(order: bytes, files: list[int]) -> None:
 
 def _become(order: bytes, streams: list[int]) -> NoReturn:
     """Be the command line, as the interpreter would begin it."""
-    arguments, environment, cwd = json.loads(order)
+    arguments, environment, cwd, impatient = json.loads(order)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -199,6 +212,8 @@ def _become(order: bytes, streams: list[int]) -> NoReturn:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     time.tzset()
+    if impatient:
+        shorten_delays()
     code = importlib.import_module("ops.main").main()
     threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: it waits for threads
     sys.stdout.flush()
