@@ -15,7 +15,6 @@ import importlib
 import io
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -54,36 +53,31 @@ class Forked:
         self.returncode: int | None = None
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
-        self._ends, telling = os.pipe()
+        ends, telling = os.pipe()
         with tempfile.TemporaryFile() as given:
             given.write((stdin or "").encode())
             given.seek(0)
             order = json.dumps([list(arguments), dict(environment), str(cwd), impatient]).encode()
             _ask_server(order, [given.fileno(), self._out.fileno(), self._err.fileno(), telling])
         os.close(telling)
-        self.pid: int = self._read_number(None) or 0
+        self.pid = _read_number(ends)
+        self._ended = threading.Event()
+        threading.Thread(target=self._await_end, args=(ends,), daemon=True).start()
 
-    def _read_number(self, timeout: float | None) -> int | None:
-        ready, _, _ = select.select([self._ends], [], [], timeout)
-        if not ready:
-            return None
-        raw = os.read(self._ends, _NUMBER.size)
-        assert raw, "the keeper tells how it ended"
-        number: int = _NUMBER.unpack(raw)[0]
-        return number
+    def _await_end(self, ends: int) -> None:
+        self.returncode = _read_number(ends)
+        os.close(ends)
+        self._ended.set()
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""
-        if self.returncode is None:
-            self.returncode = self._read_number(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end."""
-        if self.returncode is None:
-            self.returncode = self._read_number(timeout)
-        if self.returncode is None:
+        """Wait for the end; any number of threads may."""
+        if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -108,14 +102,18 @@ class Forked:
 
     def close(self) -> None:
         """Let go of the files."""
-        if self._ends >= 0:
-            os.close(self._ends)
-            self._ends = -1
         self._out.close()
         self._err.close()
 
 
 # In the tests' process
+
+
+def _read_number(file: int) -> int:
+    raw = os.read(file, _NUMBER.size)
+    assert raw, "the keeper tells the id, and how it ended"
+    number: int = _NUMBER.unpack(raw)[0]
+    return number
 
 
 @cache
