@@ -3,6 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from ledger import plans
@@ -151,3 +152,6 @@ def _show_document(document: dict[str, Any]) -> None:
     if run is not None:
         facts = [(name, run[name]) for name in ("run_id", "outcome", "entries", "confirmed", "recovered", "error")]
         views.show_facts(console, "sent by", facts)
+    if document.get("reconcile") is not None:
+        reconciled = msgspec.json.decode(msgspec.json.encode(document["reconcile"]))
+        console.print(f"reconciled: {reconciled['open']} findings open, {reconciled['repaired']} repaired")
