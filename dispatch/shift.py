@@ -12,7 +12,7 @@ import structlog
 from dispatch.aws.inbox import Delivery, Inbox, JobObjects
 from dispatch.children import AttemptFailedError
 from dispatch.jobs import JobMessage, UnfitError, check_document, parse_message
-from dispatch.working import HandedBackError, Job, Keeper, Way
+from dispatch.working import HandedBackError, Job, Keeper, UnrecordedError, Way
 from ledger import clock, receipts
 from ledger.errors import ClaimLostError, DispatchLedgerError, InputError
 from ledger.receipts import Completed, GoAhead, Held, Superseded, UnknownKey
@@ -162,8 +162,8 @@ class Shift:
 
     def _await_end(self, threads: list[threading.Thread]) -> None:
         over_s: float | None = None
-        while any(thread.is_alive() for thread in threads):
-            threads[0].join(_LOOK_S) if threads[0].is_alive() else clock.wait_s(_LOOK_S)
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            alive[0].join(_LOOK_S)
             if self.stop.is_set():
                 over_s = over_s or clock.monotonic_s() + self._drain_s
                 if clock.monotonic_s() >= over_s:
@@ -299,7 +299,7 @@ class Hand:
 
     def _go(self, job: Job) -> Outcome:
         """Work a job that is ours, and tell receipt and queue what came of it."""
-        keeper = self._shift.keeper
+        keeper, entry_id = self._shift.keeper, str(job.message.entry_id)
         keeper.add(job)
         try:
             try:
@@ -312,13 +312,16 @@ class Hand:
             receipts.fail(self._store, job.claim, _HANDED_BACK)
             self._hide(job.delivery, 0)
             return "handed_back"
+        except UnrecordedError:
+            LOG.warning("job was done, but the ledger could not be told; it will be done again", entry_id=entry_id)
+            return "unavailable"
         except ClaimLostError:
             raise
         except DispatchLedgerError as error:
             receipts.fail(self._store, job.claim, f"not worked: {error}")
             raise
         self._delete(job.delivery)
-        LOG.info("job completed", entry_id=str(job.message.entry_id), attempt=job.attempts)
+        LOG.info("job completed", entry_id=entry_id, attempt=job.attempts)
         return "completed"
 
     def _work(self, job: Job) -> None:

@@ -12,16 +12,21 @@ from dispatch.aws.inbox import Delivery, Inbox
 from dispatch.child import result_or_note, said
 from dispatch.children import AttemptFailedError, Child
 from dispatch.jobs import JobMessage, decode_document
-from ledger import receipts
-from ledger.errors import ClaimLostError, DispatchLedgerError
+from ledger import clock, receipts
+from ledger.errors import ClaimLostError, DispatchLedgerError, UnavailableError
 from ledger.receipts import Claim
 from ledger.store import Connection, Store
 
 Document = dict[str, Any]
+_RECORD_AGAIN_S = 1.0
 
 
 class HandedBackError(Exception):
     """The consumer stops, and the job was not done in the time that it had left."""
+
+
+class UnrecordedError(Exception):
+    """The job was done, but the consumer stops before the ledger could be told; it will be done again."""
 
 
 @dataclass
@@ -41,11 +46,11 @@ class Job:
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
 
-    def renew(self, store: Store, inbox: Inbox, lease: timedelta) -> None:
+    def renew(self, store: Store, inbox: Inbox, lease: timedelta, on_trouble: Callable[[str], None]) -> None:
         """Renew its claim and keep its message hidden; notes when the claim is lost.
 
         Raises:
-            UnavailableError: when ledger or queue do not answer.
+            UnavailableError: when the ledger does not answer.
         """
         with self.lock:
             if self.ended or self.passed_on.is_set():
@@ -55,7 +60,10 @@ class Job:
             except ClaimLostError:
                 self.passed_on.set()
                 return
-            inbox.hide(self.delivery, inbox.held_s)
+            try:
+                inbox.hide(self.delivery, inbox.held_s)
+            except DispatchLedgerError as error:  # such as after twelve hours: whoever gets it finds the job held
+                on_trouble(str(error))
 
     def end(self) -> None:
         """Let nobody renew it any more."""
@@ -75,6 +83,7 @@ class Way(Protocol):
         Raises:
             AttemptFailedError: when the handler failed; nothing has been told to the receipt.
             ClaimLostError: when the job is no longer ours.
+            UnrecordedError: when it was done, and its receipt could not be completed before the consumer stops.
         """
 
     def close(self) -> None:
@@ -96,7 +105,7 @@ class InThread:
         watch()
         with _failing():
             result = self.handler(decode_document(body))
-        receipts.complete(self.store, job.claim, msgspec.Raw(result_or_note(result)))
+        _record(self.store, job, result_or_note(result), watch)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -143,11 +152,26 @@ class InChild:
     def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
         """Have it worked, then complete the receipt."""
         result = self.child.work(body, watch)
-        receipts.complete(self.store, job.claim, msgspec.Raw(result))
+        _record(self.store, job, result, watch)
 
     def close(self) -> None:
         """End the child."""
         self.child.close()
+
+
+def _record(store: Store, job: Job, result: bytes, watch: Callable[[], None]) -> None:
+    """Complete the receipt of a job that was done, however long the ledger does not answer: it must not be repeated."""
+    while True:
+        try:
+            receipts.complete(store, job.claim, msgspec.Raw(result))
+        except UnavailableError:
+            try:
+                watch()
+            except HandedBackError as stopped:
+                raise UnrecordedError from stopped
+            clock.wait_s(_RECORD_AGAIN_S)
+        else:
+            return
 
 
 class _failing:  # noqa: N801 - reads as a statement
@@ -199,7 +223,7 @@ class Keeper:
                     jobs = list(self._jobs)
                 for job in jobs:
                     try:
-                        job.renew(store, self._inbox, self._lease)
+                        job.renew(store, self._inbox, self._lease, self._on_trouble)
                     except DispatchLedgerError as error:
                         self._on_trouble(str(error))  # the rest would wait as long, and in vain
                         break

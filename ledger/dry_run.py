@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from ledger.errors import UnavailableError
 from ledger.facts import FindingState, StoredObject
-from ledger.instants import HOUR_S, Window
+from ledger.instants import Window
 from ledger.runs import pipeline_id
 from ledger.store import Connection, Store, number_array, sql, translate
 
@@ -65,7 +65,6 @@ class DryStore(ReadOnlyStore):
         self._whole = ReadOnlyStore(url)
         self._made = False
         self._ledger = ""
-        self._taken: set[int] = set()
         self._transactions = 0
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class DryStore(ReadOnlyStore):
     def take(self, window: Window) -> None:
         """Copy what the ledger holds of a window, of one moment; what was copied or done before is forgotten.
 
-        Claims on the hour are kept, since the next window shares them; of an hour taken before, those are what counts.
+        Claims on the hour are kept, since the next window shares them.
 
         Raises:
             UnavailableError: when the database cannot be reached.
@@ -145,11 +144,8 @@ class DryStore(ReadOnlyStore):
             "start_s": window.start_s,
             "start_ns": window.start_ns,
             "end_ns": window.end_ns,
-            "first_ns": window.start_ns + (window.start_s - HOUR_S in self._taken),
-            "last_ns": window.end_ns - (window.end_s in self._taken),
         }
         statements = self._told(sql("dry_take"), **{name: psycopg.sql.Literal(one) for name, one in values.items()})
-        self._taken.add(window.start_s)
         assert self._connection is not None, "it was just used"
         try:
             with _writing(self._connection):

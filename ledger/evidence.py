@@ -266,7 +266,7 @@ def stream_rows(store: Store, name: str, parameters: dict[str, Any]) -> Iterator
         UnavailableError: when the database cannot be reached.
     """
     try:
-        with store.connect() as connection, connection.transaction(), connection.cursor("streamed") as cursor:
+        with store.reading() as connection, connection.cursor("streamed", withhold=True) as cursor:
             cursor.execute(sql(name), parameters)
             while rows := cursor.fetchmany(_FETCH):
                 yield rows

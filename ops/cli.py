@@ -208,7 +208,7 @@ def up(
         bool, typer.Option("--no-samples", help="Leave an empty table empty, without the seven seed records.")
     ] = False,
 ) -> None:
-    """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, scheduled jobs."""
+    """Run all of it embedded, to try it out, until Ctrl-C or SIGTERM: ledger, emulated AWS, jobs, API, worker."""
     from ops import up as embedded
 
     with (

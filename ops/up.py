@@ -4,7 +4,9 @@ import fcntl
 import json
 import shlex
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,15 +23,18 @@ from dispatch.items import Item
 from dispatch.run import Cancellation
 from ledger import clock
 from ledger.embedded import end_postgres_at_once
-from ledger.errors import BusyError, CancelledError, InputError
+from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
 from ledger.instants import Window
 from ledger.processes import kill_descendants
 from ledger.settings import Settings, env_name
 from ops import samples, schedule, wiring
+from ops.api import server
+from ops.jobs import worker as workers
 
 _BUCKET = "dispatch-ledger-up"
 _FOLDER = "up"
 _NAME_WIDTH = 10
+_END_S = 30.0
 _ANY_KEY = "embedded"  # the emulator takes any credentials
 
 
@@ -299,4 +304,42 @@ def _jobs(scene: Scene) -> Iterator[None]:
         yield
 
 
-PARTS: Final[Sequence[Part]] = (_ledger, _aws, _second_terminal, _jobs)
+@contextmanager
+def _api(scene: Scene) -> Iterator[None]:
+    def told(url: str) -> None:
+        scene.say("API", f"{url}/api/v1/openapi.json")
+
+    with _beside(scene, "API", lambda asked: server.run(scene.settings, asked, "127.0.0.1", 0, told)):
+        yield
+
+
+@contextmanager
+def _worker(scene: Scene) -> Iterator[None]:
+    settings, quiet = scene.settings, Console(quiet=True)
+    lanes = workers.lanes_of(settings, [])
+    with _beside(scene, "worker", lambda asked: workers.run(settings, asked, quiet, lanes, 1)):
+        scene.say("worker", f"for the jobs of {settings.jobs.queue} and {settings.jobs.slow_queue}")
+        yield
+
+
+@contextmanager
+def _beside(scene: Scene, name: str, work: Callable[[Cancellation], object]) -> Iterator[None]:
+    """Let a service run in a thread for the length of the block; one that fails is told of, and ends nothing else."""
+    asked = Cancellation()
+
+    def run() -> None:
+        try:
+            work(asked)
+        except DispatchLedgerError as error:
+            scene.say(name, f"failed: {error}")
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        asked.ask(signal.SIGTERM)
+        thread.join(_END_S)
+
+
+PARTS: Final[Sequence[Part]] = (_ledger, _aws, _second_terminal, _api, _worker, _jobs)

@@ -4,6 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -26,11 +27,24 @@ class Break(ABC):
         at: which transaction, from 1; 0 for none.
         after: whether the commit takes effect first.
         seen: the works done so far, in order.
+        wrote: of each of them, whether it wrote anything; only kept when none is to be broken.
     """
 
     at: int = 0
     after: bool = True
     seen: list[str] = field(default_factory=list)
+    wrote: list[bool] = field(default_factory=list)
+
+    @property
+    def points(self) -> list[int]:
+        """Where to break a run that has been watched to its end: every transaction that writes, and each kind of look.
+
+        A look changes nothing, so to break off in one is to break off after the last write and what AWS was told since;
+        that is what breaking the next write before its commit does. And to lose one's answer only repeats it.
+        """
+        first = {name: at for at, name in reversed(list(enumerate(self.seen, 1)))}
+        watched = enumerate(zip(self.seen, self.wrote, strict=True), 1)
+        return [at for at, (name, wrote) in watched if wrote or first[name] == at]
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Watch until the patch is undone."""
@@ -41,7 +55,9 @@ class Break(ABC):
             if threading.get_ident() != owner:
                 return usual(store, work)
             self.seen.append(work.__qualname__)
-            if not self.at or len(self.seen) < self.at:
+            if not self.at:
+                return usual(store, partial(self._watch, work))
+            if len(self.seen) < self.at:
                 return usual(store, work)
             return self._break(usual, store, work)
 
@@ -51,6 +67,12 @@ class Break(ABC):
     def where(self) -> str:
         """The work that was broken."""
         return self.seen[self.at - 1]
+
+    def _watch(self, work: Callable[[Connection], Any], connection: Connection) -> Any:
+        done = work(connection)
+        ((wrote,),) = connection.execute("SELECT pg_current_xact_id_if_assigned() IS NOT NULL").fetchall()
+        self.wrote.append(wrote)
+        return done
 
     @abstractmethod
     def _break(self, usual: Transact, store: Store, work: Callable[[Connection], Any]) -> Any:

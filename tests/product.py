@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from ledger.settings import env_name
 from tests.aws_servers import World
+from tests.forks import Forked
 from tests.rig import FLOWS
 
 COMMAND = (sys.executable, "-m", "ops.main")
@@ -104,7 +105,7 @@ def check_run(document: dict[str, Any], **expected: Any) -> dict[str, Any]:
 class Running:
     """A command that has been started."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +114,9 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
+        if isinstance(self.process, Forked):
+            self.process.close()
+            return
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
@@ -135,7 +139,7 @@ class Running:
         """Wait for its end."""
         with self:
             out, err = self.process.communicate(timeout=within_s)
-            return Done(self.process.returncode, out, err)
+            return Done(self.process.wait(), out, err)
 
 
 @dataclass
@@ -170,11 +174,21 @@ class Product:
         endpoint: str | None = None,
         flow: str | None = None,
         environ: dict[str, str | None] | None = None,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] | None = None,
         stdin: str | None = None,
+        impatient: bool = False,
         **settings: str | None,
     ) -> Running:
-        """Start a command; `dispatch__page_size="2"` sets `dispatch.page_size`, `environ` sets variables by name."""
+        """Start a command; `dispatch__page_size="2"` sets `dispatch.page_size`, `environ` sets variables by name.
+
+        It is forked from a server that has imported the product; with a `command`, such as COMMAND, it begins as that.
+        An `impatient` one waits a fiftieth of the usual time between tries; it tries as often as any other.
+        """
+        environment = self._environment(endpoint, flow or self.flow, settings, environ or {})
+        if command is None:
+            self.started.append(Running(Forked(arguments, environment, self.cwd, stdin, impatient=impatient)))
+            return self.started[-1]
+        assert not impatient, "only a forked process can be told before it begins"
         process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
@@ -182,7 +196,7 @@ class Product:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.cwd,
-            env=self._environment(endpoint, flow or self.flow, settings, environ or {}),
+            env=environment,
         )
         if stdin is not None:
             assert process.stdin is not None

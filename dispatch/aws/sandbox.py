@@ -37,7 +37,7 @@ class Sandbox:
         self._sqs = session.client("sqs", tries=4)
 
     def create(self) -> None:
-        """Create table, index, bucket and queues."""
+        """Create table, index, bucket and queues, those of the long-running jobs too."""
         source = self._settings.source
         with translated("the sandbox"):
             names = (self._key_name, source.date_attribute, source.time_attribute)
@@ -59,14 +59,14 @@ class Sandbox:
                 BillingMode="PAY_PER_REQUEST",
             )
             self._unless_there(self._s3.create_bucket, Bucket=self._bucket)
-            for name in self.queue_names():
+            jobs = self._settings.jobs
+            for name in [*self.queue_names(), *_last_parts([jobs.queue, jobs.slow_queue])]:
                 fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
                 self._unless_there(self._sqs.create_queue, QueueName=name, Attributes=fifo)
 
     def queue_names(self) -> list[str]:
-        """Return the names of the queues, each once, in the order of the routes."""
-        names = (route.queue for route in self._settings.routes.values())
-        return list(dict.fromkeys(name.rstrip("/").rsplit("/", 1)[-1] for name in names))
+        """Return the names of the routes' queues, each once, in the order of the routes."""
+        return _last_parts(route.queue for route in self._settings.routes.values())
 
     @staticmethod
     def _unless_there(create: Callable[..., Any], **arguments: Any) -> None:
@@ -143,3 +143,8 @@ class Sandbox:
         with translated(f"S3 bucket {bucket}"):
             body = self._s3.get_object(Bucket=bucket, Key=key)["Body"].read()
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+
+
+def _last_parts(queues: Iterable[str]) -> list[str]:
+    """Return the names of queues that may be given as URLs, each once."""
+    return list(dict.fromkeys(one.rstrip("/").rsplit("/", 1)[-1] for one in queues))

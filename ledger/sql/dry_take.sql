@@ -8,7 +8,7 @@ INSERT INTO windows OVERRIDING SYSTEM VALUE
 SELECT * FROM {ledger}.windows WHERE pipeline_id = {pipeline_id} AND start_s = {start_s};
 DELETE FROM claims WHERE booking_ns % 3600000000000 <> 0;
 INSERT INTO claims
-SELECT * FROM {ledger}.claims WHERE pipeline_id = {pipeline_id} AND booking_ns BETWEEN {first_ns} AND {last_ns}
+SELECT * FROM {ledger}.claims WHERE pipeline_id = {pipeline_id} AND booking_ns BETWEEN {start_ns} AND {end_ns}
 ON CONFLICT DO NOTHING;
 INSERT INTO entries
 SELECT * FROM {ledger}.entries

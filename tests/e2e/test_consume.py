@@ -157,7 +157,7 @@ def here(world: World, ledger_url: str, tmp_path: Path, monkeypatch: pytest.Monk
         (["--handler", "rewards:no_such"], "no function no_such"),
         (["--queue", "no-such-queue"], "'no-such-queue' does not exist in us-east-1; create it, or mend --queue"),
         (["--max", "0"], "--max"),
-        (["--concurrency", "65"], "--concurrency"),
+        (["--concurrency", "65"], "concurrency of 65 is not allowed; use 1 to 64"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

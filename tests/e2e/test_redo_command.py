@@ -82,6 +82,20 @@ def test_what_is_refused(product: Product, world: World, rig: Rig) -> None:
     assert (empty.document["jobs"], empty.document["entries"]) == (0, [])
 
 
+def test_what_is_found_at_the_end_of_an_apply(product: Product, world: World, rig: Rig) -> None:
+    """The closing reconcile has no grace, and its open findings count."""
+    dispatched(product, world)
+    made = plan(product)
+    world.put(booking("odd", BOOKED % 9, type="Unheard"))
+    applied = product.run("redo", "apply", made["plan_id"], "--json").ended(3).document
+    found = [
+        (one["kind"], one["cause"]) for one in applied["reconcile"]["windows"][0]["findings"] if one["state"] == "open"
+    ]
+    assert found == [("bad_record", "unknown_route")]
+    assert (applied["state"], applied["run"]["confirmed"]) == ("applied", 2)
+    product.run("redo", "apply", made["plan_id"]).ended(0)
+
+
 def test_case_16_a_redo_during_a_dispatch(product: Product, world: World, rig: Rig) -> None:
     dispatched(product, world)
     made = plan(product)

@@ -103,12 +103,14 @@ def test_access_denied(product: Product, world: World, operation: str) -> None:
 
 
 def test_an_endpoint_that_does_not_answer(product: Product) -> None:
-    refused(product.dispatch(WINDOW, endpoint=NOWHERE), 1, "aws.endpoint_url")
+    refused(product.dispatch(WINDOW, endpoint=NOWHERE, impatient=True), 1, "aws.endpoint_url")
 
 
 def test_a_database_that_does_not_answer(product: Product) -> None:
     url = "postgresql+psycopg://me:secret@127.0.0.1:9/ledger"
-    error = refused(product.dispatch(WINDOW, ledger__database_url=url), 1, "database", "ledger.database_url")
+    error = refused(
+        product.dispatch(WINDOW, ledger__database_url=url, impatient=True), 1, "database", "ledger.database_url"
+    )
     assert "secret" not in error
 
 

@@ -174,7 +174,7 @@ def test_trouble_that_passes(product: Product, world: World, rig: Rig, operation
 def test_trouble_for_ever_is_one_line_and_heals_later(
     product: Product, world: World, rig: Rig, trouble: Callable[[Request, Forward, Closing], Answer | None]
 ) -> None:
-    """All four services' calls at the same time, each in a window of its own: the patience is real time."""
+    """All four services' calls at the same time, each in a window of its own."""
     windows = dict(zip(OPERATIONS, (hours_ago(number) for number in (1, 2, 3, 4)), strict=True))
     fill(world, *windows.values())
     wires = {name: FaultProxy(world.endpoint) for name in OPERATIONS}
@@ -183,7 +183,7 @@ def test_trouble_for_ever_is_one_line_and_heals_later(
             wire.__enter__()
             wire.rules.append(Rule(on(name), trouble))
         started = {
-            name: product.start_dispatch(window, endpoint=wires[name].url, dispatch__lease="60s")
+            name: product.start_dispatch(window, endpoint=wires[name].url, dispatch__lease="60s", impatient=True)
             for name, window in windows.items()
         }
         for name, running in started.items():

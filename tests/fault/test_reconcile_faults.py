@@ -1,5 +1,7 @@
 """A reconcile meets what AWS does wrong: bounded retries, then one line, and nothing concluded from half a look."""
 
+from typing import Any
+
 import pytest
 
 from tests.aws_servers import World, booking
@@ -23,10 +25,11 @@ def missed(product: Product, world: World) -> str:
     return window
 
 
-def reconciled(product: Product, world: World, window: str, rule: Rule) -> Done:
+def reconciled(product: Product, world: World, window: str, rule: Rule, **options: Any) -> Done:
     with FaultProxy(world.endpoint) as wire:
         wire.rules.append(rule)
-        done = product.run("reconcile", "--window", window, "--json", endpoint=wire.url, dispatch__lease="20s")
+        words = ("reconcile", "--window", window, "--json")
+        done = product.run(*words, endpoint=wire.url, dispatch__lease="20s", **options)
     assert rule.used > 0
     return done
 
@@ -44,7 +47,7 @@ def test_passing_trouble_heals(product: Product, world: World, missed: str, oper
 
 @pytest.mark.parametrize("operation", ["Query", "BatchGetItem", LISTING])
 def test_lasting_trouble_is_one_line(product: Product, world: World, rig: Rig, missed: str, operation: str) -> None:
-    done = reconciled(product, world, missed, Rule(on(operation), status(500))).ended(1)
+    done = reconciled(product, world, missed, Rule(on(operation), status(500)), impatient=True).ended(1)
     assert done.error
     assert done.document["windows"][0]["error"] == done.error
     kinds = {row[0] for row in rig.rows("SELECT kind FROM findings")}

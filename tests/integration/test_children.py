@@ -136,7 +136,7 @@ def test_a_child_ends_with_its_parent(place: Path) -> None:
         parent.kill()
         parent.wait(10)
     pid = int((place / "pid").read_text())
-    until(lambda: not alive(pid), "the child is gone")
+    until(lambda: not alive(pid), "the child is gone", within_s=20)
 
 
 def alive(pid: int) -> bool:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import structlog
 from dispatch import payload
 from dispatch.aws.session import Session
 from dispatch.consumer import Consumer, Summary
+from dispatch.working import Job, Keeper
 from ledger import canonical, outbox, receipts
 from ledger.errors import InputError, UnavailableError
 from ledger.facts import Destination, Group, SendAnswer
@@ -26,7 +28,7 @@ from ledger.leases import Tenure
 from ledger.receipts import GoAhead
 from ledger.store import Connection, Store
 from tests import ledger_kit as kit
-from tests.aws_servers import World
+from tests.aws_servers import World, booking
 from tests.breaking import LostAnswer
 from tests.product import until
 from tests.rig import Rig
@@ -102,7 +104,13 @@ def consume(
     rig: Rig, handler: Any, messages: int | None, stop: threading.Event | None = None, **options: Any
 ) -> Summary:
     consumer = Consumer(rig.settings(), rig.world.queues[QUEUE], handler, ledger_url=rig.url, **options)
-    return consumer.run(max_messages=messages, stop=stop, drain=timedelta(seconds=0.5))
+    chosen = stop or threading.Event()
+    at_last = threading.Timer(60, chosen.set)  # so that a test that fails does not wait for ever
+    at_last.start()
+    try:
+        return consumer.run(max_messages=messages, stop=chosen, drain=timedelta(seconds=0.5))
+    finally:
+        at_last.cancel()
 
 
 def counts(summary: Summary) -> dict[str, int]:
@@ -178,6 +186,34 @@ def test_a_replaced_job_is_dropped_without_work(rig: Rig, effects: list[str], no
     assert counts(consume(rig, note, 1)) == {"superseded": 1}
     assert (effects, rig.world.message_count(QUEUE)) == ([], 0)
     assert receipt_rows(rig) == [("superseded", 0, None, None)]
+
+
+def test_a_job_that_was_redone_is_not_worked_when_its_dead_letter_comes_back(
+    rig: Rig, effects: list[str], note: Any
+) -> None:
+    world, window = rig.world, "2026-09-17T15:00:00Z"
+    world.put(booking("r1", "2026-09-17T15:10:00Z"))
+    assert rig.run().outcome == "completed"
+    dead = world.sqs.create_queue(QueueName=f"{world.queues[QUEUE]}-dead")["QueueUrl"]
+    place = world.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": place, "maxReceiveCount": 1})
+    world.sqs.set_queue_attributes(QueueUrl=world.queue_url(QUEUE), Attributes={"RedrivePolicy": policy})
+
+    def fail(_: Any) -> Any:
+        raise RuntimeError("the coupon service is down")
+
+    assert counts(consume(rig, fail, 1)) == {"failed": 1}
+    assert world.receive_all(QUEUE) == [], "its second receive sends it to the dead letters"
+    applied = rig.apply(rig.plan(window))
+    assert (applied.error, receipt_rows(rig)[0][:2]) == (None, ("superseded", 1))
+    assert counts(consume(rig, note, 1)) == {"completed": 1}
+    (letter,) = world.sqs.receive_message(QueueUrl=dead)["Messages"]
+    put_back(rig, letter["Body"])
+    assert counts(consume(rig, note, 1)) == {"superseded": 1}
+    assert len(effects) == 1
+    (twice,) = applied.document["reconcile"]["windows"][0]["findings"]
+    assert (twice["cause"], twice["state"]) == ("redo", "acknowledged")
+    assert rig.reconcile(window)["open"] == 1, "the source still says that r1 waits, though it was worked"
 
 
 def test_a_job_that_another_worker_has_waits_for_it(
@@ -367,10 +403,12 @@ def test_a_slow_job_is_kept(rig: Rig, effects: list[str], note: Any) -> None:
     """Longer than its claim and its message's time: both are renewed, and nobody else gets it."""
     dead_letters(rig.world)
     send(rig, "a")
-    renewed = "SELECT count(*) FROM receipts WHERE expires_at > claimed_at + interval '5 seconds'"
+    renewed = (
+        "SELECT count(*) FROM receipts WHERE ledger_now() BETWEEN claimed_at + interval '4 seconds' AND expires_at"
+    )
 
     def handler(document: Any) -> Any:
-        until(lambda: rig.value(renewed), "renewed until long after the first claim")
+        until(lambda: rig.value(renewed), "both times are long over")
         shown = rig.world.sqs.receive_message(QueueUrl=rig.world.queue_url(QUEUE), WaitTimeSeconds=0)
         return note(document) if not shown.get("Messages") else "it was shown"
 
@@ -391,19 +429,67 @@ def test_a_job_that_is_lost_is_neither_completed_nor_dropped(rig: Rig) -> None:
     assert rig.world.message_count(QUEUE) == 1
 
 
-def test_a_ledger_that_does_not_answer_costs_no_attempt(
+def test_while_the_ledger_does_not_answer_nothing_is_received(
+    rig: Rig, note: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that is received in vain is one hand-out nearer to the dead letters."""
+    send(rig, "a")
+    usual, failing = Store.transaction, [1, 2, 3]
+
+    def transaction(store: Store, work: Any) -> Any:
+        if failing and threading.current_thread().name == "consumer":
+            failing.pop()
+            unavailable()
+        return usual(store, work)
+
+    monkeypatch.setattr(Store, "transaction", transaction)
+    assert counts(consume(rig, note, 2)) == {"unavailable": 1, "completed": 1}
+    assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)]
+
+
+def test_a_job_that_was_done_is_recorded_however_long_it_takes(
     rig: Rig, effects: list[str], note: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(rig, "a")
-    usual, calls = receipts.take, []
+    monkeypatch.setattr("dispatch.working._RECORD_AGAIN_S", 0)
+    usual, failing = receipts.complete, [1, 2, 3]
+    monkeypatch.setattr(
+        receipts, "complete", lambda *told: unavailable() if failing and failing.pop() else usual(*told)
+    )
+    assert counts(consume(rig, note, 1)) == {"completed": 1}
+    assert (len(effects), failing) == (1, [])
 
-    def take(*arguments: Any) -> Any:
-        calls.append(1)
-        return unavailable() if len(calls) <= 2 else usual(*arguments)
 
-    monkeypatch.setattr(receipts, "take", take)
-    assert counts(consume(rig, note, 3)) == {"unavailable": 2, "completed": 1}
-    assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)]
+def test_a_job_that_was_done_is_not_called_a_failure(rig: Rig, note: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is silent until the consumer has to stop."""
+    send(rig, "a")
+    stop = threading.Event()
+    monkeypatch.setattr("dispatch.working._RECORD_AGAIN_S", 0.05)
+    monkeypatch.setattr(receipts, "complete", lambda *_: stop.set() or unavailable())
+    with structlog.testing.capture_logs() as lines:
+        assert counts(consume(rig, note, None, stop)) == {"unavailable": 1}
+    assert "will be done again" in str(lines)
+    assert receipt_rows(rig) == [("in_work", 1, None, None)]
+
+
+def test_one_message_that_cannot_be_hidden_keeps_no_other_job_from_being_renewed(rig: Rig) -> None:
+    """SQS refuses after twelve hours."""
+    keys = send(rig, "a", "b")
+    troubles: list[str] = []
+    inbox = SimpleNamespace(hide=unavailable, held_s=3)
+    keeper = Keeper(rig.url, inbox, timedelta(seconds=0.6), troubles.append)  # type: ignore[arg-type]
+    message, delivery = SimpleNamespace(), SimpleNamespace()
+    with Store(rig.url) as store:
+        for key in keys:
+            taken = receipts.take(store, "reward", bytes.fromhex(key), "w", MINUTE)
+            assert isinstance(taken, GoAhead)
+            keeper.add(Job(delivery, message, taken.claim, 1))  # type: ignore[arg-type]
+    keeper.start()
+    until(
+        lambda: not rig.value("SELECT count(*) FROM receipts WHERE expires_at > claimed_at + interval '30 s'"), "both"
+    )
+    keeper.stop()
+    assert set(troubles) == {"no answer"}
 
 
 def test_objects_that_cannot_be_read_now_are_read_later(

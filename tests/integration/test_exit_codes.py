@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ledger.errors import UnavailableError
 from ledger.settings import env_name, load_settings
-from ops import cli, context, demo, up
+from ops import cli, context, demo, doctor, up
 from ops import main as entry
 from tests.aws_servers import World, booking
 from tests.report_kit import Planter
@@ -37,6 +37,15 @@ READING = {
     "findings list": ["findings", "list"],
     "findings ack": ["findings", "ack", "1", "--reason", "seen"],
     "audit verify": ["audit", "verify"],
+    "redo show": ["redo", "show", NO_ENTRY],
+    "redo cancel": ["redo", "cancel", NO_ENTRY],
+}
+WORKING = {
+    "redo plan": ["redo", "plan", "--window", WINDOW, "--reason", "seen"],
+    "redo apply": ["redo", "apply", NO_ENTRY],
+    "consume": ["consume", "--queue", "reward-point", "--handler", "json:loads"],
+    "serve": ["serve", "--port", "0"],
+    "worker": ["worker"],
 }
 COMMAND_LINE = "tests/e2e/test_command_line.py"
 RECONCILE = "tests/e2e/test_reconcile_command.py"
@@ -45,6 +54,10 @@ REFUSALS = "tests/e2e/test_refusals.py"
 SCHEDULER = "tests/e2e/test_scheduler.py"
 SHOW = "tests/e2e/test_show.py"
 DEMO = "tests/e2e/test_demo.py"
+REDO = "tests/e2e/test_redo_command.py"
+DOCTOR = "tests/integration/test_doctor.py"
+CONSUME = "tests/e2e/test_consume.py"
+JOBS = "tests/e2e/test_jobs_over_http.py"
 UP = "tests/e2e/test_up.py"
 SIGNALLED = "tests/fault/test_signals.py"
 ELSEWHERE = {
@@ -82,11 +95,28 @@ ELSEWHERE = {
     ("findings ack", 0): f"{REPORTS}::test_acknowledging",
     ("findings ack", 5): f"{REPORTS}::test_what_cannot_be_acknowledged",
     ("audit verify", 0): f"{REPORTS}::test_an_audit_of_a_sound_ledger",
+    ("redo plan", 0): f"{REDO}::test_case_8_a_redo_within_a_minute_is_really_delivered",
+    ("redo show", 0): f"{REDO}::test_case_8_a_redo_within_a_minute_is_really_delivered",
+    ("redo apply", 0): f"{REDO}::test_case_8_a_redo_within_a_minute_is_really_delivered",
+    ("redo apply", 3): f"{REDO}::test_what_is_found_at_the_end_of_an_apply",
+    ("redo apply", 4): f"{REDO}::test_case_16_a_redo_during_a_dispatch",
+    ("redo apply", 5): f"{REDO}::test_what_is_refused",
+    ("redo apply", CANCELLED): f"{REDO}::test_an_apply_is_cancelled_and_finished_by_a_repeat",
+    ("redo cancel", 0): f"{REDO}::test_what_is_refused",
+    ("redo cancel", 5): f"{REDO}::test_an_apply_is_cancelled_and_finished_by_a_repeat",
+    ("doctor", 0): f"{DOCTOR}::test_the_command_prints_a_line_a_check",
+    ("doctor", 1): f"{DOCTOR}::test_the_command_answers_with_one_document",
+    ("doctor", 2): f"{DOCTOR}::test_a_configuration_that_cannot_be_read",
+    ("consume", 0): f"{CONSUME}::test_it_tells_a_person_what_became_of_the_messages",
+    ("consume", CANCELLED): f"{CONSUME}::test_ctrl_c_ends_it_with_130",
+    ("serve", CANCELLED): f"{JOBS}::test_killed_in_the_middle_another_worker_completes_it_once",
+    ("worker", CANCELLED): f"{JOBS}::test_a_worker_that_is_asked_to_end_gives_its_job_back",
 }
 HERE = {
     ("demo", 1), ("demo", CANCELLED), ("init", CANCELLED), ("up", 1), ("up", 2), ("reconcile", 1), ("recover", 1),
     ("recover", 4), ("recover", CANCELLED), ("scheduler", 1),
     *((command, code) for command in READING for code in (1, 2, CANCELLED)),
+    *((command, code) for command in WORKING for code in (1, 2)), ("redo plan", CANCELLED), ("doctor", CANCELLED),
 }  # fmt: skip
 
 
@@ -178,19 +208,28 @@ def test_1_the_ledger_does_not_answer(desk: Desk, command: str) -> None:
     desk.refused(*READING[command], code=1, text="ledger.database_url")
 
 
-@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("command", WORKING)
+def test_1_the_ledger_of_a_command_that_works_does_not_answer(full_desk: Desk, world: World, command: str) -> None:
+    queues = {"jobs__queue": world.queue_url("reward-point"), "jobs__slow_queue": world.queue_url("reward-ecoupon")}
+    full_desk.set(ledger__database_url=NOWHERE, **queues)
+    full_desk.refused(*WORKING[command], code=1, text="ledger.database_url")
+
+
+@pytest.mark.parametrize("command", READING | WORKING)
 def test_2_a_bad_setting(desk: Desk, command: str) -> None:
+    words = (READING | WORKING)[command]
     desk.set(dispatch__lease="soon")
-    desk.refused(*READING[command], code=2, text="dispatch.lease")
-    desk.refused(*READING[command], "--no-such", code=2, text="--no-such")
+    desk.refused(*words, code=2, text="dispatch.lease")
+    desk.refused(*words, "--no-such", code=2, text="--no-such")
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("command", [*READING, "init"])
+@pytest.mark.parametrize("command", [*READING, "init", "redo plan", "doctor"])
 def test_130_and_143_of_a_command_that_waits_for_nothing(desk: Desk, command: str, number: int) -> None:
     desk.monkeypatch.setattr(context, "load_settings", raising(number, load_settings))
+    desk.monkeypatch.setattr(doctor, "load_settings", raising(number, load_settings))
     desk.monkeypatch.setattr(cli, "init_template", raising(number, cli.init_template))
-    desk.monkeypatch.setattr(sys, "argv", ["dispatch-ledger", *READING.get(command, ["init"]), "--json"])
+    desk.monkeypatch.setattr(sys, "argv", ["dispatch-ledger", *(READING | WORKING).get(command, [command]), "--json"])
     assert entry.main() == 128 + number
     desk.said("cancelled by signal")
 
