@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import structlog
 from botocore import exceptions as boto
 
 from dispatch.aws.errors import code_of, translated
 from dispatch.aws.session import Session
 from ledger.errors import InputError
 
+LOG = structlog.get_logger(__name__)
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessage.html
 DELAY_MAX_S = 900
 _ASK_TRIES = 3
@@ -85,7 +87,11 @@ class ControlQueues:
         if not policy:
             return None
         *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
-        return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
+        try:
+            return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
+        except boto.ClientError as error:  # a job that fails stands in the ledger all the same
+            LOG.warning("dead-letter queue cannot be used", queue=name, reason=str(error))
+            return None
 
     def send(self, queue: ControlQueue, body: str, delay: timedelta = timedelta()) -> None:
         """Send one message, tried once; when this raises, it may have been sent all the same."""

@@ -232,7 +232,8 @@ class Slot:
             try:
                 self.step()
             except DispatchLedgerError as error:
-                LOG.warning("worker waits", queue=self._lane, reason=str(error))
+                if not self._stop.is_set():  # else whoever stops us stops the services, too
+                    LOG.warning("worker waits", queue=self._lane, reason=str(error))
                 clock.wait_s(_REST_S, self._stop)
             except Exception:
                 LOG.exception("worker met what it did not expect", queue=self._lane)

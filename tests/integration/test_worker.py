@@ -549,3 +549,13 @@ def test_a_worker_without_its_queues_does_not_begin(bench: JobRig, key: str) -> 
     settings = bench.rig.settings(**{key.replace(".", "__"): "nowhere"})
     with pytest.raises(InputError, match=rf"'nowhere' does not exist .*{key}"):
         worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1)
+
+
+def test_a_dead_letter_queue_that_may_not_be_used_is_done_without(bench: JobRig) -> None:
+    url = bench.world.queue_url(bench.name("dead"))
+    bench.world.sqs.delete_queue(QueueUrl=url)
+    with capture_logs() as logs:
+        queue = bench.sender.control.resolve(bench.name("fast"), "jobs.queue")
+    assert queue.dead_letter_url is None
+    assert [one["event"] for one in logs] == ["dead-letter queue cannot be used"]
+    assert not bench.sender.control.bury(queue, "x", "y")
