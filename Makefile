@@ -18,7 +18,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/dispatch-ledger demo $(if $(FILE),"$(FILE)")
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
