@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ledger.canonical import is_plain_text
 from ledger.documents import FINDINGS, Document, Row, finding_document, rows
 from ledger.errors import GuardError, InputError, NotFoundError
 from ledger.store import Connection, Store, sql
@@ -59,14 +60,6 @@ def _text(option: str, given: str) -> str:
         raise InputError(f"{option} is empty; say it in a few words")
     if len(text) > TEXT_MAX:
         raise InputError(f"{option} has {len(text)} characters; {TEXT_MAX} are allowed")
-    if "\0" in text or not _is_utf8(text):
+    if not is_plain_text(text):
         raise InputError(f"{option} is not plain text in UTF-8")
     return text
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

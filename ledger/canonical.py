@@ -28,6 +28,14 @@ def utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def is_plain_text(text: str) -> bool:
+    """Say whether a text can be kept in a text column: no NUL, no lone surrogate."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def packed_id(record_id: str) -> bytes:
     """Return a record id as the claims keep it: a lower-case UUID as its 16 bytes after 0xFF, any other as UTF-8.
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from ledger.canonical import is_plain_text
 from ledger.errors import ClaimLostError, InputError, UnknownKeyError
 from ledger.ids import new_id
 from ledger.results import bounded_reason, encode_result
@@ -128,7 +129,7 @@ def take(store: Store, pipeline: str, key: bytes, worker: str, lease: timedelta)
     Raises:
         InputError: when worker or lease are not allowed.
     """
-    if not worker.strip() or len(worker) > WORKER_CHARS_MAX or "\0" in worker or not _is_utf8(worker):
+    if not worker.strip() or len(worker) > WORKER_CHARS_MAX or not is_plain_text(worker):
         raise InputError(f"the worker's name must be text of 1 to {WORKER_CHARS_MAX} characters")
     claim = Claim(pipeline, key, new_id())
     parameters = {**_parameters(claim), "worker": worker, "lease": _checked(lease)}
@@ -297,11 +298,3 @@ def _checked(lease: timedelta) -> timedelta:
 def _moment(value: Any) -> datetime:
     assert isinstance(value, datetime), "the column is a timestamptz"
     return value
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

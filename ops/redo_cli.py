@@ -8,7 +8,7 @@ import typer
 
 from ledger import plans
 from ledger.acknowledging import parse_note
-from ledger.canonical import utf8
+from ledger.canonical import is_plain_text
 from ledger.errors import InputError
 from ledger.instants import parse_window
 from ledger.plans import Plan, Scope, parse_plan_id
@@ -80,11 +80,8 @@ def plan(
 def _record_id(text: str) -> str:
     if not text:
         raise InputError("--record is empty; give a record's id")
-    try:
-        utf8(text)
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"--record {text[:80]!r} is not plain text in UTF-8") from None
+    if not is_plain_text(text):
+        raise InputError(f"--record {text[:80]!r} is not plain text in UTF-8")
     return text
 
 
