@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from ledger.store import connect_arguments
 from tests.aws_servers import World
 from tests.fault.windows import check_window, drained, fill, jobs
 from tests.job_kit import make_queues
-from tests.product import Product, Running, until
+from tests.product import COMMAND, Product, Running, until
 from tests.rig import WINDOW, Rig
 
 
@@ -26,7 +27,8 @@ def queues(product: Product, world: World) -> None:
 @contextmanager
 def serving(product: Product, *arguments: str) -> Iterator[tuple[Running, int]]:
     """Start a server on a port of its own choice; it is ready then."""
-    with product.start("serve", "--port", "0", "--json", *arguments) as running:
+    with product.start("serve", "--port", "0", "--json", *arguments, command=COMMAND) as running:
+        assert isinstance(running.process, subprocess.Popen)
         assert running.process.stdout is not None
         line = running.process.stdout.readline()
         assert line, running.done()
