@@ -3,6 +3,7 @@
 It needs the table and its index, not the bucket and the queues; so sizes are judged by the most that any queue takes.
 """
 
+import threading
 from datetime import timedelta
 from typing import Literal
 
@@ -64,19 +65,31 @@ class Sighting(msgspec.Struct, frozen=True):
         return {"unknown": None, "gone": False}.get(self.verdict, True)
 
 
-def look_up(settings: Settings, endpoint_url: str | None, identity: str) -> Sighting:
-    """Ask the base table for a record, consistently; waits about ten seconds for an answer at the most.
+class Lookup:
+    """Asks the base table for records; any number of threads may, since the client is made once and shared."""
 
-    Raises:
-        InputError: when no credentials are found, table or index do not fit, or the text can be no key of the table.
-        UnavailableError: when DynamoDB does not answer.
-    """
-    source = _connect(settings, endpoint_url)
-    canonical = record_id(_key(identity, source.schema, settings.source.table), source.schema)
-    item = source.read_again([canonical]).get(canonical)
-    if item is None:
-        return Sighting(canonical, "gone", f"the table {settings.source.table} has no record with this key")
-    return sighting_of(item, source.schema, settings)
+    def __init__(self, settings: Settings, endpoint_url: str | None) -> None:
+        self._settings = settings
+        self._endpoint_url = endpoint_url
+        self._connecting = threading.Lock()
+        self._source: DynamoSource | None = None
+
+    def ask(self, identity: str) -> Sighting:
+        """Ask for a record, consistently; waits ten seconds or so at the most. An error is in the answer."""
+        try:
+            return self._ask(identity)
+        except DispatchLedgerError as error:
+            return not_asked(identity, error)
+
+    def _ask(self, identity: str) -> Sighting:
+        with self._connecting:
+            source = self._source = self._source or _connect(self._settings, self._endpoint_url)
+        table = self._settings.source.table
+        canonical = record_id(_key(identity, source.schema, table), source.schema)
+        item = source.read_again([canonical]).get(canonical)
+        if item is None:
+            return Sighting(canonical, "gone", f"the table {table} has no record with this key")
+        return sighting_of(item, source.schema, self._settings)
 
 
 def not_asked(identity: str, error: DispatchLedgerError) -> Sighting:

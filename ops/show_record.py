@@ -55,22 +55,12 @@ def record_document(settings: Settings, store: Store, seen: "Sighting") -> Docum
     return {**head, "answer": answer.sentence, "reason": answer.reason, "source": _source(seen, answer), **story}
 
 
-def ask_source(settings: Settings, endpoint: str | None, record_id: str) -> "Sighting":
-    """Ask the source for a record; an error is in the answer."""
-    from dispatch.lookup import look_up, not_asked
-
-    try:
-        return look_up(settings, endpoint, record_id)
-    except DispatchLedgerError as error:
-        return not_asked(record_id, error)
-
-
 def _ask_from_here(settings: Settings, record_id: str) -> "Sighting":
-    from dispatch.lookup import not_asked
+    from dispatch.lookup import Lookup, not_asked
 
     try:
         with wiring.aws_endpoint(settings) as endpoint:
-            return ask_source(settings, endpoint, record_id)
+            return Lookup(settings, endpoint).ask(record_id)
     except DispatchLedgerError as error:  # the emulator does not start
         return not_asked(record_id, error)
 

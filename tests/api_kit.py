@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from dispatch.lookup import Lookup
 from ledger.pool import StorePool
 from ledger.settings import Settings
 from ops.api.app import create_app
@@ -35,7 +36,7 @@ def served(settings: Settings, url: str, sender: JobSender) -> Iterator[FastAPI]
     """Make the application for a ledger."""
     pool = StorePool(url, 16)
     try:
-        yield create_app(Api(settings, settings.aws.endpoint_url, pool, sender))
+        yield create_app(Api(settings, Lookup(settings, settings.aws.endpoint_url), pool, sender))
     finally:
         pool.close()
 

@@ -15,7 +15,7 @@ from ops.api.access import Operator, Viewer
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import TIME, Strict, Text, bounds_of
-from ops.show_record import ask_source, record_document
+from ops.show_record import record_document
 
 
 class _Anything(Convertor[str]):
@@ -130,7 +130,7 @@ def show_record(
     api: Shared,
 ) -> Response:
     """Tell why a record was dispatched, or why not: the source now, its claims, entries, receipts and findings."""
-    seen = ask_source(api.settings, api.endpoint, record_id)
+    seen = api.lookup.ask(record_id)
     with api.store() as store:
         return answer(record_document(api.settings, store, seen))
 

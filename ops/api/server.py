@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from dispatch.lookup import Lookup
 from dispatch.run import Cancellation
 from ledger import clock
 from ledger.errors import InputError, UnavailableError
@@ -42,7 +43,8 @@ def run(settings: Settings, cancellation: Cancellation, host: str, port: int, re
         )
     with _bound(host, port) as listener, wiring.aws_endpoint(settings) as endpoint, wiring.ledger(settings) as store:
         pool = StorePool(store.url, CONNECTIONS)
-        api = Api(settings, endpoint, pool, JobSender(wiring.control_queues(settings, endpoint), settings.jobs))
+        sender = JobSender(wiring.control_queues(settings, endpoint), settings.jobs)
+        api = Api(settings, Lookup(settings, endpoint), pool, sender)
         try:
             _serve(api, cancellation, listener, lambda: ready(_url(listener)))
         finally:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 
+from dispatch.lookup import Lookup
 from ledger.pool import StorePool
 from ledger.settings import Settings
 from ledger.store import Store
@@ -22,13 +23,13 @@ class Api:
     """What requests are answered with.
 
     Attributes:
-        endpoint: of all AWS services; None for AWS itself.
+        lookup: asks the source for records.
         stopping: set when the server is asked to end; streams look at it.
         streams: how many more streams may be open: each of them takes a thread now and then.
     """
 
     settings: Settings
-    endpoint: str | None
+    lookup: Lookup
     pool: StorePool
     sender: JobSender
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -34,9 +34,9 @@ from ops.jobs import kinds
 from ops.jobs.kinds import Kind, Outcome
 from ops.jobs.requests import AnyRequest
 from ops.jobs.sending import JobSender
-from ops.show_record import ask_source, record_document
+from ops.show_record import record_document
 from tests.api_kit import TOKENS, check_problem, client_of, served, tokens_setting
-from tests.aws_servers import World
+from tests.aws_servers import World, booking
 from tests.fault.windows import fill
 from tests.job_kit import NOW, REQUEST, JobRig
 from tests.report_kit import FROM, TO, Planter
@@ -346,6 +346,32 @@ def test_plans_are_jobs(client: TestClient, bench: JobRig) -> None:
     check_problem(client.post(f"{V1}/redo/plans/x/apply"), 422)
 
 
+def test_a_redo_over_http(client: TestClient, bench: JobRig) -> None:
+    world, slot = bench.world, bench.slot("slow")
+    world.put(booking("r1", "2026-09-17T15:10:00Z"))
+    assert bench.rig.run().outcome == "completed"
+    asked = client.post(f"{V1}/redo/plans", json={"window": WINDOW, "reason": "ticket 4711", "by": "ann"})
+    assert slot.step()
+    plan = client.get(asked.headers["location"]).json()["result"]
+    assert client.get(f"{V1}/redo/plans/{plan['plan_id']}").json() == plan
+    assert (plan["state"], plan["by"], plan["records"]) == ("planned", "ann", 1)
+    assert plan["plan_id"] == asked.json()["job_id"], "a repeat of the job finds the plan that is there"
+    check_problem(client.get(f"{V1}/redo/plans/{NOBODY}"), 404, NOBODY)
+    asked = client.post(f"{V1}/redo/plans/{plan['plan_id']}/apply")
+    assert slot.step()
+    applied = client.get(asked.headers["location"]).json()
+    assert (applied["status"], applied["result"]["state"], applied["result"]["applied_by"]) == (
+        "completed",
+        "applied",
+        "local",
+    )
+    assert [one["generation"] for one in world.messages("reward-point")] == [0, 1]
+    again = client.post(f"{V1}/redo/plans/{plan['plan_id']}/apply")
+    assert slot.step()
+    assert client.get(again.headers["location"]).json()["result"] == applied["result"]
+    assert world.messages("reward-point") == []
+
+
 # What the ledger says
 
 
@@ -358,7 +384,7 @@ def test_the_same_documents_as_the_command_line(client: TestClient, planter: Pla
     api: state.Api = client.app.state.api  # type: ignore[attr-defined]
 
     def told_of(record_id: str) -> Any:
-        return record_document(api.settings, store, ask_source(api.settings, api.endpoint, record_id))
+        return record_document(api.settings, store, api.lookup.ask(record_id))
 
     expected = {
         f"{V1}/windows?from={FROM}&to={TO}": reports.report_windows(store, "reward", bounds).document,
