@@ -395,6 +395,16 @@ def cancel_job(store: Store, pipeline: str, job_id: UUID) -> Job | None:
     return store.transaction(work)
 
 
+def has_key(store: Store, pipeline: str, key: str) -> bool:
+    """Say whether a job was asked for under this idempotency key."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM jobs JOIN pipelines ON pipelines.id = jobs.pipeline_id "
+        "WHERE pipelines.name = %s AND jobs.idempotency_key = %s)"
+    )
+    row = store.transaction(lambda connection: connection.execute(query, (pipeline, key)).fetchone())
+    return bool(row and row[0])
+
+
 def find_job(store: Store, pipeline: str, job_id: UUID) -> Job | None:
     """Return a job of this pipeline, or None."""
     return store.transaction(lambda connection: _find(connection, pipeline, job_id))

@@ -18,7 +18,7 @@ from dispatch.grouping import group_of, group_records
 from dispatch.items import Item
 from dispatch.judging import Rules, body_of, judge
 from dispatch.run import Run
-from ledger import outbox, plans, runs
+from ledger import evidence, outbox, plans, runs
 from ledger.acknowledging import Note
 from ledger.canonical import canonical_json, fingerprint, group_digest, plain_number, sha256
 from ledger.documents import Document, one_snapshot
@@ -38,7 +38,7 @@ from ledger.ids import new_id
 from ledger.instants import Window
 from ledger.plans import LISTED_MAX, Amount, Plan, PlannedJob, Scope
 from ledger.runs import Started
-from ledger.store import Connection
+from ledger.store import Connection, Store
 from reconcile.reconciler import Reconciler, WindowReport, report_document
 from reconcile.rescan import Options
 
@@ -116,11 +116,7 @@ def apply_plan(dispatcher: Dispatcher, plan_id: UUID, by: str) -> Applied:
         GuardError: when it has been cancelled, or is out of date already.
     """
     store, pipeline = dispatcher.store, dispatcher.settings.pipeline
-    plan = plans.load_plan(store, pipeline, plan_id)
-    if plan.state == "cancelled":
-        raise GuardError(f"plan {plan_id} was cancelled; make another one")
-    if plan.state == "stale":
-        raise GuardError(f"plan {plan_id} is out of date: {plan.stale_reason}; make another one")
+    plan = _require_alive(plans.load_plan(store, pipeline, plan_id))
     if plan.state != "applied":
         report = _send(dispatcher, plan, by)
         if report.error is not None:
@@ -134,6 +130,32 @@ def apply_plan(dispatcher: Dispatcher, plan_id: UUID, by: str) -> Applied:
     if looked.outcome == "completed":
         plans.keep_reconcile(store, plan_id, msgspec.json.encode(document))
     return _ended(dispatcher, plan_id, looked=looked, reconcile=document)
+
+
+def _require_alive(plan: Plan) -> Plan:
+    if plan.state == "cancelled":
+        raise GuardError(f"plan {plan.id} was cancelled; make another one")
+    if plan.state == "stale":
+        raise GuardError(f"plan {plan.id} is out of date: {plan.stale_reason}; make another one")
+    return plan
+
+
+def require_applicable(store: Store, pipeline: str, plan_id: UUID) -> None:
+    """Refuse a plan that could not be applied right now; one that somebody has begun can always be finished.
+
+    Raises:
+        NotFoundError: when there is no such plan.
+        GuardError: when it has been cancelled, or is out of date, or its window is held.
+        BusyError: when a run is working on its window.
+    """
+    plan = _require_alive(plans.load_plan(store, pipeline, plan_id))
+    if plan.state != "planned":
+        return
+    facts = evidence.window_facts(store, pipeline, plan.window)
+    if facts.held_reason is not None:
+        raise runs.held(plan.window, facts.held_reason)
+    if facts.leased:
+        raise BusyError(f"window {plan.window} is being worked on; try again later")
 
 
 def _ended(
@@ -239,9 +261,10 @@ def _look(
     rules, pipeline = dispatcher.rules(window), runs.pipeline_id(connection, dispatcher.settings.pipeline)
     seen, whole = _Seen(Amount()), hashlib.sha256(_frame(dispatcher, window, scope))
     records = None if scope.whole or scope.groups else scope.records
+    covers = _covering(scope)
     for chunk in iter_promised(connection, pipeline, window, records):
         pause()
-        chosen = [one for one in chunk if _covers(scope, one)]
+        chosen = [one for one in chunk if covers(one)]
         items = dispatcher.partners.source.read_again([one.record_id for one in chosen])
         found = []
         for one in chosen:
@@ -261,8 +284,9 @@ def _frame(dispatcher: Dispatcher, window: Window, scope: Scope) -> bytes:
     return msgspec.json.encode([window.name, scope, settings], order="sorted")
 
 
-def _covers(scope: Scope, one: Promised) -> bool:
-    return scope.whole or one.group_digest.hex() in scope.groups or one.record_id in scope.records
+def _covering(scope: Scope) -> Callable[[Promised], bool]:
+    groups, records = {bytes.fromhex(one) for one in scope.groups}, set(scope.records)
+    return lambda one: scope.whole or one.group_digest in groups or one.record_id in records
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from ledger.jobs import has_key
 from ledger.plans import load_plan, plan_document
 from ops.api.access import Approver, Operator, Viewer
 from ops.api.jobs import Accepted, IdempotencyKey, accept
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import PlanParams, RedoParams, RedoRequest
+from reconcile.redo import require_applicable
 
 _PLAN: dict[str, Any] = {
     "plan_id": "01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f51",
@@ -45,7 +47,13 @@ def show_plan(plan_id: UUID, _: Viewer, api: Shared) -> Response:
         return answer(plan_document(store, load_plan(store, api.pipeline, plan_id)))
 
 
-@router.post("/{plan_id}/apply", status_code=202, response_model=Accepted, responses=may_answer())
+@router.post("/{plan_id}/apply", status_code=202, response_model=Accepted, responses=may_answer(404, 409))
 def apply_plan(plan_id: UUID, who: Approver, api: Shared, key: IdempotencyKey = None) -> Response:
-    """Send what a plan says. A plan is applied once; asked for again, the job's result is the same."""
+    """Send what a plan says. A plan is applied once; asked for again, the job's result is the same.
+
+    Refused at once (409) when the plan is out of date or cancelled, its window is held, or a run is working on it.
+    """
+    with api.store() as store:
+        if key is None or not has_key(store, api.pipeline, key):
+            require_applicable(store, api.pipeline, plan_id)
     return accept(api, RedoRequest(kind="redo", params=RedoParams(apply=plan_id)), who, key)

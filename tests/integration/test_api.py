@@ -324,9 +324,8 @@ def test_plans_are_jobs(client: TestClient, bench: JobRig) -> None:
     body = json.dumps(params).encode()
     answer = client.post(f"{V1}/redo/plans", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 202, answer.text
-    applied = client.post(f"{V1}/redo/plans/{NOBODY}/apply", headers={"Idempotency-Key": "k"})
-    assert applied.status_code == 202
-    assert client.post(f"{V1}/redo/plans/{NOBODY}/apply", headers={"Idempotency-Key": "k"}).json() == applied.json()
+    applying = {"kind": "redo", "params": {"apply": NOBODY}}
+    assert client.post(f"{V1}/jobs", json=applying).status_code == 202
     seen: list[Any] = []
 
     def work(task: Any) -> Outcome:
@@ -357,7 +356,16 @@ def test_a_redo_over_http(client: TestClient, bench: JobRig) -> None:
     assert (plan["state"], plan["by"], plan["records"]) == ("planned", "ann", 1)
     assert plan["plan_id"] == asked.json()["job_id"], "a repeat of the job finds the plan that is there"
     check_problem(client.get(f"{V1}/redo/plans/{NOBODY}"), 404, NOBODY)
-    asked = client.post(f"{V1}/redo/plans/{plan['plan_id']}/apply")
+    check_problem(client.post(f"{V1}/redo/plans/{NOBODY}/apply"), 404, NOBODY)
+    place, keyed = f"{V1}/redo/plans/{plan['plan_id']}/apply", {"Idempotency-Key": "apply"}
+    taken = "UPDATE windows SET lease_run_id = gen_random_uuid(), lease_until = ledger_now() + interval '1 hour'"
+    bench.rig.tell(taken)
+    check_problem(client.post(place, headers=keyed), 409, "being worked on")
+    bench.rig.expire_leases("reward")
+    asked = client.post(place, headers=keyed)
+    bench.rig.tell(taken)
+    assert client.post(place, headers=keyed).json() == asked.json(), "what was accepted is not refused afterwards"
+    bench.rig.expire_leases("reward")
     assert slot.step()
     applied = client.get(asked.headers["location"]).json()
     assert (applied["status"], applied["result"]["state"], applied["result"]["applied_by"]) == (
