@@ -15,6 +15,7 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import signal
 import socket
 import struct
@@ -31,7 +32,7 @@ from typing import IO, NoReturn
 
 from tests.impatience import shorten_delays
 
-PRELOADED = ("ops.cli", "ops.demo", "ops.schedule", "dispatch.dispatcher", "reconcile.adopt", "reconcile.redo")
+PRELOADED = ("ledger", "dispatch", "reconcile", "ops")
 _ROOT = Path(__file__).parents[1]
 _NUMBER = struct.Struct("i")
 _ASKING = threading.Lock()
@@ -148,8 +149,11 @@ def _ask_server(order: bytes, files: list[int]) -> None:
 
 
 def _serve(control: socket.socket) -> None:
-    for name in PRELOADED:
-        importlib.import_module(name)
+    for package in PRELOADED:
+        for module in pkgutil.walk_packages([str(_ROOT / package)], f"{package}."):
+            if ".migrations" not in module.name:  # Alembic runs those
+                importlib.import_module(module.name)
+    assert threading.active_count() == 1, "a fork would leave the other threads behind"
     gc.collect()
     gc.freeze()  # what is never looked at again is never copied
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then let go of the socket
