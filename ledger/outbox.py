@@ -562,6 +562,9 @@ def _void_refused(connection: Connection, tenure: Tenure, answers: Sequence[tupl
     refused = {entry.id: (entry, answer.error or "") for entry, answer in answers if answer.outcome == "refused"}
     if not refused:
         return
+    redone = [entry.id for entry, _ in refused.values() if entry.generation]
+    if redone:
+        connection.execute(sql("restore_receipts"), _voiding(tenure, redone))
     # The same message would have been refused before, so a try without an answer was not taken either.
     _void(connection, tenure, list(refused), "refused by the queue", unless=["accepted"])
     findings.record_refused(connection, tenure, list(refused.values()))
@@ -582,13 +585,16 @@ def void_entries(store: Store, tenure: Tenure, entries: Sequence[Entry], reason:
 
 
 def _void(connection: Connection, tenure: Tenure, ids: list[UUID], reason: str, *, unless: list[str]) -> None:
-    parameters = {
-        "pipeline_id": tenure.pipeline_id,
-        "window_id": tenure.window_id,
-        "start_ns": tenure.window.start_ns,
-        "end_ns": tenure.window.end_ns,
-        "ids": ids,
-        "reason": reason,
-        "unless": unless,
-    }
+    parameters = _voiding(tenure, ids) | {"reason": reason, "unless": unless}
     connection.execute(sql("void_entries"), parameters)
+
+
+def _voiding(tenure: Tenure, ids: list[UUID]) -> dict[str, Any]:
+    window = tenure.window
+    return {
+        **tenure.key(),
+        "pipeline_id": tenure.pipeline_id,
+        "start_ns": window.start_ns,
+        "end_ns": window.end_ns,
+        "ids": ids,
+    }

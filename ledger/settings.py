@@ -698,7 +698,7 @@ def _masked(key: str, value: object, depth: int) -> object:
 def _masked_text(text: str) -> str:
     """Hide what may be a password: before an `@`, after `user:` without a host, in URL options, after `password=`."""
     scheme = match[0] if (match := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text)) else ""
-    rest = re.sub(r".*@", "***@", text.removeprefix(scheme), flags=re.DOTALL)
+    rest = re.sub(r".+@", "***@", text.removeprefix(scheme), flags=re.DOTALL)
     if scheme:
         rest = re.sub(r"\?.*", "?***", rest, flags=re.DOTALL)
         rest = re.sub(r"^([^/:@]*):(?![0-9]{1,5}(?:/|\?|$)).*", r"\1:***", rest, flags=re.DOTALL)

@@ -104,14 +104,15 @@ def cancel(plan_id: PlanId) -> None:
 @redo_app.command("apply", epilog="Example: dispatch-ledger redo apply 01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f51")
 def apply(plan_id: PlanId) -> None:
     """Send what a plan says, once however often you call it, and reconcile its window; a repeat finishes what died."""
-    from reconcile.redo import apply_plan
+    from reconcile.redo import applied_before, apply_plan
 
     chosen, settings = parse_plan_id(plan_id), CONTEXT.settings()
-    with (
-        cancellable() as cancellation,
-        wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher,
-    ):
-        applied = apply_plan(dispatcher, chosen, user_name())
+    with cancellable() as cancellation, wiring.database(settings):
+        with wiring.ledger(settings) as store:
+            applied = applied_before(store, settings.pipeline, chosen)
+        if applied is None:
+            with wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
+                applied = apply_plan(dispatcher, chosen, user_name())
     if CONTEXT.json:
         CONTEXT.print_json(applied.document)
     else:

@@ -55,13 +55,26 @@ def scope_of_group(text: str, group_by: Sequence[str]) -> str:
     """
     shape = f"""--group takes JSON such as {{"{group_by[0]}": 1, …}} with {", ".join(group_by)}"""
     try:
-        named = json.loads(text, parse_int=plain_number, parse_float=plain_number, parse_constant=plain_number)
+        named = json.loads(
+            text,
+            parse_int=plain_number,
+            parse_float=plain_number,
+            parse_constant=plain_number,
+            object_pairs_hook=_each_once,
+        )
         values = named if isinstance(named, list) else [named.pop(name) for name in group_by]
         if len(values) != len(group_by) or (named and named is not values):
             raise InputError(f"{shape}; {text[:80]!r} names something else")
         return group_digest(values).hex()
     except (ValueError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{shape}; {text[:80]!r} is something else") from None
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    named = dict(pairs)
+    if len(named) != len(pairs):
+        raise ValueError("a name is there twice")
+    return named
 
 
 def make_plan(dispatcher: Dispatcher, window: Window, scope: Scope, note: Note, plan_id: UUID | None = None) -> Plan:
@@ -116,20 +129,32 @@ def apply_plan(dispatcher: Dispatcher, plan_id: UUID, by: str) -> Applied:
         GuardError: when it has been cancelled, or is out of date already.
     """
     store, pipeline = dispatcher.store, dispatcher.settings.pipeline
-    plan = _require_alive(plans.load_plan(store, pipeline, plan_id))
+    done = applied_before(store, pipeline, plan_id)
+    if done is not None:
+        return done
+    plan = plans.load_plan(store, pipeline, plan_id)
     if plan.state != "applied":
         report = _send(dispatcher, plan, by)
         if report.error is not None:
-            return _ended(dispatcher, plan_id, report)
-    elif plan.reconcile_json is not None:
-        return _ended(dispatcher, plan_id)
+            return _ended(store, pipeline, plan_id, report)
     options = Options(dispatcher.settings.reconcile, timedelta())
     reconciled = Reconciler(dispatcher, options).reconcile([plan.window])
     document = report_document(reconciled)
     (looked,) = reconciled.windows
-    if looked.outcome == "completed":
+    if looked.outcome in {"completed", "held"}:
         plans.keep_reconcile(store, plan_id, msgspec.json.encode(document))
-    return _ended(dispatcher, plan_id, looked=looked, reconcile=document)
+    return _ended(store, pipeline, plan_id, looked=looked, reconcile=document)
+
+
+def applied_before(store: Store, pipeline: str, plan_id: UUID) -> Applied | None:
+    """Return what came of a plan that was applied to the end; None when there is still something to do.
+
+    Raises:
+        NotFoundError: when there is no such plan.
+        GuardError: when it has been cancelled, or is out of date already.
+    """
+    plan = _require_alive(plans.load_plan(store, pipeline, plan_id))
+    return None if plan.reconcile_json is None else _ended(store, pipeline, plan_id)
 
 
 def _require_alive(plan: Plan) -> Plan:
@@ -159,17 +184,17 @@ def require_applicable(store: Store, pipeline: str, plan_id: UUID) -> None:
 
 
 def _ended(
-    dispatcher: Dispatcher,
+    store: Store,
+    pipeline: str,
     plan_id: UUID,
     report: RunReport | None = None,
     looked: WindowReport | None = None,
     reconcile: Document | None = None,
 ) -> Applied:
-    store, pipeline = dispatcher.store, dispatcher.settings.pipeline
     plan = plans.load_plan(store, pipeline, plan_id)
     document = plans.plan_document(store, plan)
     if report is None and plan.run_id is not None:
-        report = _report_of(dispatcher, plan.run_id)
+        report = RunReport(**runs.load_run(store, plan.run_id))
     document["run"] = None if report is None else run_document(report)
     kept = None if plan.reconcile_json is None else msgspec.Raw(plan.reconcile_json.encode())
     document["reconcile"] = reconcile if kept is None else kept
@@ -179,25 +204,23 @@ def _ended(
     return Applied(document, looked.error, looked.busy, open_findings)
 
 
-def _report_of(dispatcher: Dispatcher, run_id: UUID) -> RunReport:
-    return RunReport(**runs.load_run(dispatcher.store, run_id))
-
-
 def _send(dispatcher: Dispatcher, plan: Plan, by: str) -> RunReport:
     """Open the plan's entries and bring them to their end, in one run."""
 
     def steps(run: Run, _started: Started) -> datetime:
-        recover(run)
-        _begin(dispatcher, run, plan, by)
-        recover(run, count_as="confirmed")
+        begun = _begin(dispatcher, run, plan, by)
+        recover(run, count_as="confirmed" if begun else "recovered")
         completed: datetime = plans.complete_redo(run.store, run.tenure, run.counts, plan.id)
         return completed
 
     return dispatcher.run(dispatcher.request(plan.window, "redo"), steps)
 
 
-def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> None:
+def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> bool:
     """Take the plan to applying: its entries are opened, and the jobs they replace superseded, all or nothing.
+
+    Returns:
+        False when that was done before, by a run that died.
 
     Raises:
         GuardError: when anything that the plan has seen has moved; it is stale then.
@@ -230,6 +253,7 @@ def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> None:
         raise GuardError(f"plan {plan.id} is out of date: {reason}; nothing was sent, make another one") from None
     if seen is not None:
         seen.keep_books(run)
+    return seen is not None
 
 
 @dataclass
@@ -329,7 +353,7 @@ def _choose(one: Promised, verdict: _Verdict, scope: Scope, seen: _Seen) -> Gath
     seen.unfinished += one.unfinished
     seen.amount.already_worked += one.worked
     due = verdict.name == "due"
-    seen.amount.no_longer_due += not due
+    seen.amount.no_longer_due += not due and verdict.name != "unusable"
     if not due and not (scope.include_not_due and verdict.record is not None):
         seen.unusable += verdict.name == "unusable"
         seen.not_due += verdict.name != "unusable"
@@ -352,12 +376,9 @@ def _what_moved(plan: Plan, now: Amount) -> str:
 
 
 def _require_sent(seen: _Seen) -> None:
-    """Refuse to repeat what is still on its way: only a neighbouring window's entry can be, by now."""
+    """Refuse to repeat what is still on its way; to finish it first would change what the plan has seen."""
     if seen.unfinished:
-        raise BusyError(
-            f"{seen.unfinished} of its records belong to jobs of a neighbouring window that are not sent yet; "
-            "dispatch that window first, then apply again"
-        )
+        raise _MovedError(f"{seen.unfinished} of its records are in jobs that are not sent yet, so finish those first")
 
 
 def _open_all(connection: Connection, run: Run) -> int:

@@ -326,7 +326,7 @@ def test_a_claim_that_conflicts_makes_the_plan_stale(world: World, done: Rig, mo
 
 
 def test_a_window_with_unfinished_entries(world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead run left is finished first; the plan that saw it half-way is out of date then."""
+    """What a dead run left has to be finished first: a plan that saw it half-way sends nothing."""
     world.put(booking("r1", AT % 1))
     with monkeypatch.context() as patch:
         patch.setattr("dispatch.emit._SEND_TRIES_MAX", 1)
@@ -335,12 +335,72 @@ def test_a_window_with_unfinished_entries(world: World, rig: Rig, monkeypatch: p
     plan = rig.plan()
     assert plan["records"] == 1
     applied = rig.apply(plan)
-    assert applied.document["state"] == "stale"
+    assert (applied.document["state"], sent(world)) == ("stale", []), "nothing was sent, as the error says"
+    assert "not sent yet" in str(applied.error)
+    assert rig.reconcile()["repaired"] == 1
     assert sent(world) == [(0, ["r1"])]
     assert rig.apply(rig.plan()).error is None
     assert sent(world) == [(1, ["r1"])]
     states = rig.rows("SELECT completed_at FROM windows")
     assert states == [(None,)], "a redo is no dispatch: the window is still owed"
+
+
+def refuse(queues: Any, queue: Any, messages: Any, before_call: Any) -> list[SendAnswer]:
+    return [SendAnswer("refused", error="too long for this queue") for _ in messages]
+
+
+def test_a_redo_that_the_queue_refuses_loses_nothing(world: World, done: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs before may be worked again, and a person is told until the same is sent after all."""
+    receipt(done, "r3", "failed")
+    plan = done.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(SqsQueues, "send", refuse)
+        applied = done.apply(plan)
+    assert (applied.error, applied.open_findings, applied.document["run"]["confirmed"]) == (None, 3, 0)
+    assert receipts(done) == {"r1": "none", "r2": "none", "r3": "failed", "r4": "none"}
+    for _ in range(2):
+        assert done.reconcile()["open"] == 3
+        assert done.run().open_findings == 3
+    assert sent(world) == []
+    again = done.plan()
+    assert [one["generation"] for one in again["entries"]] == [1, 1, 1]
+    applied = done.apply(again)
+    assert (applied.error, applied.open_findings, len(sent(world))) == (None, 0, 3)
+    assert set(receipts(done).values()) == {"superseded"}
+    done.assert_books_balance()
+
+
+def test_of_a_redo_only_what_the_queue_refuses_is_restored(
+    world: World, done: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """r2 has left the group since, and goes as a job of its own: the first job still holds r1, which went again."""
+    world.update("r2", MemberId=7)
+    usual = SqsQueues.send
+
+    def refuse_seven(queues: Any, queue: Any, messages: Any, before_call: Any) -> list[SendAnswer]:
+        kept = iter(usual(queues, queue, [one for one in messages if '"MemberId":7' not in one.body], before_call))
+        refused = SendAnswer("refused", error="no")
+        return [refused if '"MemberId":7' in one.body else next(kept) for one in messages]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqsQueues, "send", refuse_seven)
+        applied = done.apply(done.plan(groups=[GROUP % 1]))
+    found = [one["kind"] for one in applied.document["reconcile"]["windows"][0]["findings"] if one["state"] == "open"]
+    assert sorted(found) == ["changed_after_dispatch", "unfinished"]
+    assert sent(world) == [(1, ["r1"])]
+    assert receipts(done)["r1"] == "superseded", "it must not be worked a second time; a person sends r2"
+
+
+def test_a_repeat_of_a_plan_that_was_applied_asks_nobody(
+    world: World, done: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = done.plan()
+    world.put_many(booking(f"late{at}", AT % (10 + at)) for at in range(4))
+    applied = done.apply(plan, reconcile__max_redispatch="3")
+    assert isinstance(applied.error, GuardError), "its reconcile held the window"
+    assert applied.document["state"] == "applied"
+    again = done.apply(plan)
+    assert (again.error, again.document) == (None, applied.document)
 
 
 def test_cancelling(world: World, done: Rig) -> None:
@@ -369,6 +429,7 @@ def test_cancelling(world: World, done: Rig) -> None:
         '{"ShopId": 1, "MemberId": 1, "PromotionEngineId": 3, "x": 1}',
         "NaN",
         "[NaN,1,2]",
+        '{"ShopId": 1, "ShopId": 1001, "MemberId": 1, "PromotionEngineId": 3001}',
         "[" * 9999,
     ],
 )
