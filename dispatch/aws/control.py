@@ -3,6 +3,8 @@
 What is true stands in the ledger, so a message may come twice or never: whoever receives one asks there.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +22,8 @@ DELAY_MAX_S = 900
 _ASK_TRIES = 3
 _ASK = timedelta(seconds=10)
 _REASON_CHARS_MAX = 500
+# A worker that was paused comes back with a message that others have received, or deleted, since.
+_NOT_IN_HAND = ("ReceiptHandleIsInvalid", "MessageNotInflight")
 _DEPTHS = {
     "ApproximateNumberOfMessages": "waiting",
     "ApproximateNumberOfMessagesNotVisible": "in_flight",
@@ -113,15 +117,18 @@ class ControlQueues:
         return None
 
     def hide(self, queue: ControlQueue, received: Received, visibility: timedelta) -> None:
-        """Hide a message in hand for so long from now on; zero shows it to others at once."""
-        with translated(f"keeping a message of SQS queue {queue.name}"):
+        """Hide a message in hand for so long from now on; zero shows it to others at once.
+
+        One that is not in hand any more, because it was seen again meanwhile, is no error: it is another's to hide.
+        """
+        with translated(f"keeping a message of SQS queue {queue.name}"), _not_in_hand_is_fine():
             self._asking.change_message_visibility(
                 QueueUrl=queue.url, ReceiptHandle=received.handle, VisibilityTimeout=_whole_s(visibility)
             )
 
     def delete(self, queue: ControlQueue, received: Received) -> None:
-        """Delete a message in hand; one that is gone already is no error."""
-        with translated(f"deleting from SQS queue {queue.name}"):
+        """Delete a message in hand; one that is gone already, or in another's hand, is no error."""
+        with translated(f"deleting from SQS queue {queue.name}"), _not_in_hand_is_fine():
             self._asking.delete_message(QueueUrl=queue.url, ReceiptHandle=received.handle)
 
     def bury(self, queue: ControlQueue, body: str, reason: str) -> bool:
@@ -141,6 +148,15 @@ class ControlQueues:
             answer = self._sending.get_queue_attributes(QueueUrl=url, AttributeNames=list(_DEPTHS))
         attributes: dict[str, Any] = answer.get("Attributes", {})
         return {state: int(attributes.get(name, 0)) for name, state in _DEPTHS.items()}
+
+
+@contextmanager
+def _not_in_hand_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except boto.ClientError as error:
+        if not code_of(error).endswith(_NOT_IN_HAND):
+            raise
 
 
 def _whole_s(duration: timedelta) -> int:

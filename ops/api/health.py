@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from ledger import schema
+from ops.api import documents
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer
 
@@ -13,13 +14,13 @@ router = APIRouter(tags=["health"])
 _NOT_READY: dict[int | str, Any] = {503: may_answer()[503]}
 
 
-@router.get("/healthz")
+@router.get("/healthz", response_model=documents.Health)
 def healthz() -> Response:
     """Say that the server lives; it asks nobody else."""
     return answer({"status": "ok"})
 
 
-@router.get("/readyz", responses=_NOT_READY)
+@router.get("/readyz", response_model=documents.Health, responses=_NOT_READY)
 def readyz(api: Shared) -> Response:
     """Say whether the ledger answers, and has this version's schema."""
     schema.require_head(api.pool.url)

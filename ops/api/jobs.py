@@ -7,13 +7,13 @@ from uuid import UUID
 
 from fastapi import APIRouter, Body, Header, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
 
 from ledger import clock, jobs, runs
 from ledger.errors import DispatchLedgerError, InputError, NotFoundError
 from ledger.instants import Window
 from ledger.jobs import FINAL, LIST_MAX, STATUSES, Job, Wanted, job_document
 from ledger.store import Store
+from ops.api import documents
 from ops.api.access import Operator, Principal, Viewer
 from ops.api.problems import ProblemError, may_answer
 from ops.api.state import Api, Shared, answer, shows
@@ -41,6 +41,9 @@ _EXAMPLE = {
     "started_at": "2026-11-30T00:39:58.4Z",
     "finished_at": None,
 }
+_LISTED = {name: value for name, value in _EXAMPLE.items() if name != "result"}
+_SHOWN = shows(_EXAMPLE, "The job as it is now.") | may_answer(404)
+ACCEPTED = shows({"job_id": _EXAMPLE["job_id"], "status": "pending"}, "Written down; see `Location`.", 202)
 _WINDOW = "2026-09-17T15:00:00Z"
 _ASKED: dict[str, Any] = {
     "dispatch, then reconcile": {
@@ -54,7 +57,10 @@ _ASKED: dict[str, Any] = {
     "a report": {"value": {"kind": "report", "params": {"report": "windows", "format": "csv", "from": _WINDOW}}},
 }
 _STREAM: dict[int | str, Any] = {
-    200: {"description": "Server-sent events, each with the job as `data`.", "content": {"text/event-stream": {}}},
+    200: {
+        "description": "Server-sent events, each with the job as `data`: the same document as that of the job.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
     204: {"description": "The job has ended, and its last event was received."},
 }
 IdempotencyKey = Annotated[
@@ -69,14 +75,12 @@ IdempotencyKey = Annotated[
 ]
 
 
-class Accepted(BaseModel):
-    """A job that was written down; `Location` says where to look at it."""
-
-    job_id: UUID = Field(examples=[_EXAMPLE["job_id"]])
-    status: Literal["pending", "processing", "completed", "failed", "cancelled"] = Field(examples=["pending"])
-
-
-@router.post("/jobs", status_code=202, response_model=Accepted, responses=may_answer(400, 413, 422))
+@router.post(
+    "/jobs",
+    status_code=202,
+    response_model=documents.Accepted,
+    responses=ACCEPTED | may_answer(400, 413, 422),
+)
 def create_job(
     request: Annotated[AnyRequest, Body(discriminator="kind", openapi_examples=_ASKED)],
     who: Operator,
@@ -118,7 +122,11 @@ def _windows(request: AnyRequest) -> list[Window]:
     return []
 
 
-@router.get("/jobs", responses=shows({"jobs": [_EXAMPLE], "next": None}, "A page of jobs.") | may_answer())
+@router.get(
+    "/jobs",
+    response_model=documents.JobsPage,
+    responses=shows({"jobs": [_LISTED], "next": None}, "A page of jobs.") | may_answer(),
+)
 def list_jobs(
     _: Viewer,
     api: Shared,
@@ -133,13 +141,13 @@ def list_jobs(
         return answer(jobs.list_jobs(store, api.pipeline, wanted))
 
 
-@router.get("/jobs/{job_id}", responses=shows(_EXAMPLE, "The job as it is now.") | may_answer(404))
+@router.get("/jobs/{job_id}", response_model=documents.Job, responses=_SHOWN)
 def show_job(job_id: UUID, _: Viewer, api: Shared) -> Response:
     """Look at a job."""
     return answer(job_document(_load(api, job_id)))
 
 
-@router.delete("/jobs/{job_id}", responses=shows(_EXAMPLE, "The job as it is now.") | may_answer(404))
+@router.delete("/jobs/{job_id}", response_model=documents.Job, responses=_SHOWN)
 def cancel_job(job_id: UUID, _: Operator, api: Shared) -> Response:
     """Cancel a job, for good: its worker stops at the next safe point. One that has ended stays as it is."""
     with api.store() as store:

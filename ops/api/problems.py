@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem documents: what was wrong, where, and what to do; nothing of the inside."""
 
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -60,6 +61,7 @@ class Problem(BaseModel):
     status: int = Field(examples=[422])
     detail: str | None = None
     errors: list[Wrong] | None = None
+    expires_at: datetime | None = Field(default=None, description="Until when another worker has the job.")
 
 
 class ProblemError(Exception):

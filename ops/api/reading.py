@@ -10,7 +10,8 @@ from ledger import history, reports
 from ledger.acknowledging import TEXT_MAX, acknowledge, parse_note
 from ledger.errors import NotFoundError
 from ledger.instants import parse_window
-from ledger.reports import FINDING_STATES, KINDS, Wanted
+from ledger.reports import COUNTS, FINDING_STATES, KINDS, Wanted
+from ops.api import documents
 from ops.api.access import Operator, Viewer
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
@@ -58,19 +59,66 @@ _RECORD = {
     "pipeline": "reward",
     "answer": "It was not dispatched: its status is Rewarded, and WaitToReward is due.",
     "reason": "not_due",
+    "source": {
+        "found": True,
+        "verdict": "not_due",
+        "why": "its status is Rewarded, and WaitToReward is due",
+        "booking_time": "2026-09-17T15:20:00Z",
+        "status": "Rewarded",
+        "window": _WINDOW,
+        "windows": [_WINDOW],
+        "error": None,
+    },
     "occurrences": [],
     "findings": [],
     "events": [],
 }
-_STORY: dict[str, Any] = {"findings": [], "events": []}
-Kind = Literal[
-    "missed", "window_not_dispatched", "unfinished", "duplicate", "orphan_object", "missing_object",
-    "changed_after_dispatch", "stale_source_status", "bad_record", "overdue_receipt",
-]  # fmt: skip
-assert set(Kind.__args__) == set(KINDS)  # type: ignore[attr-defined]
+_ENTRY: dict[str, Any] = {
+    "entry_id": _FINDING["entry_id"],
+    "window": _WINDOW,
+    "state": "confirmed",
+    "void_reason": None,
+    "group": {"ShopId": 7, "MemberId": 70, "PromotionEngineId": 700},
+    "route": "Point",
+    "job": "RewardPoint",
+    "queue": "reward-point",
+    "records": 1,
+    "generation": 0,
+    "attempts": 1,
+    "content_hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "idempotency_key": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752",
+    "object": {
+        "bucket": "bookings",
+        "key": "reward-dispatch/reward/2026/09/17/15/…/…-0.json",
+        "bytes": 512,
+        "etag": "…",
+    },
+    "run_id": "01a2286f-0b5e-7c43-9d0c-0d8a3f6b2f52",
+    "opened_at": "2026-09-17T16:01:11Z",
+    "confirmed_at": "2026-09-17T16:01:12Z",
+    "occurrences": [{"record_id": "R1", "booking_time": "2026-09-17T15:20:00Z"}],
+    "sends": [],
+    "findings": [],
+    "events": [{"at": "2026-09-17T16:01:11Z", "event": "entry opened", "records": 1}],
+}
+_STORY: dict[str, Any] = {
+    "window": _WINDOW,
+    "end": "2026-09-17T16:00:00Z",
+    "pipeline": "reward",
+    "state": "not_dispatched",
+    "open_findings": 0,
+    "totals": dict.fromkeys(COUNTS, 0),
+    **{name: [] for name in ("runs", "pages", "entries", "findings", "plans", "events")},
+}
+assert set(documents.FindingKind.__args__) == set(KINDS)  # type: ignore[attr-defined]
 
 
-@router.get("/windows", tags=["windows"], responses=shows({"windows": [_ROW], "totals": _NUMBERS}) | may_answer())
+@router.get(
+    "/windows",
+    tags=["windows"],
+    response_model=documents.WindowsReport,
+    responses=shows({"windows": [_ROW], "totals": _NUMBERS}) | may_answer(),
+)
 def list_windows(
     _: Viewer,
     api: Shared,
@@ -91,7 +139,8 @@ def list_windows(
 @router.get(
     "/windows/{start}",
     tags=["windows"],
-    responses=shows({"window": _WINDOW, "end": "2026-09-17T16:00:00Z", "pipeline": "reward", **_STORY}) | may_answer(),
+    response_model=documents.WindowStory,
+    responses=shows(_STORY) | may_answer(),
 )
 def show_window(
     start: Annotated[str, Path(max_length=80, description="The window's start.", examples=[_WINDOW], **TIME)],
@@ -107,8 +156,8 @@ def show_window(
 @router.get(
     "/entries/{entry_id}",
     tags=["entries and records"],
-    responses=shows({"entry_id": _FINDING["entry_id"], "window": _WINDOW, "state": "confirmed", **_STORY})
-    | may_answer(404),
+    response_model=documents.EntryStory,
+    responses=shows(_ENTRY) | may_answer(404),
 )
 def show_entry(entry_id: UUID, _: Viewer, api: Shared) -> Response:
     """Tell the story of an entry."""
@@ -122,6 +171,7 @@ def show_entry(entry_id: UUID, _: Viewer, api: Shared) -> Response:
 @router.get(
     "/records/{record_id:anything}",
     tags=["entries and records"],
+    response_model=documents.RecordStory,
     responses=shows(_RECORD) | may_answer(),
 )
 def show_record(
@@ -135,12 +185,17 @@ def show_record(
         return answer(record_document(api.settings, store, seen))
 
 
-@router.get("/findings", tags=["findings"], responses=shows({"findings": [_FINDING]}) | may_answer())
+@router.get(
+    "/findings",
+    tags=["findings"],
+    response_model=documents.FindingsList,
+    responses=shows({"findings": [_FINDING]}) | may_answer(),
+)
 def list_findings(
     _: Viewer,
     api: Shared,
     state: Annotated[Literal["open", "repaired", "acknowledged", "closed", "all"], Query()] = "open",
-    kind: Annotated[Kind | None, Query()] = None,
+    kind: Annotated[documents.FindingKind | None, Query()] = None,
     window: Annotated[str | None, Query(max_length=80, description="A window's start.", **TIME)] = None,
     limit: Annotated[int, Query(ge=1, le=FINDINGS_MAX)] = 1000,
 ) -> Response:
@@ -165,7 +220,12 @@ _NOTED: dict[str, Any] = _FINDING | {
 }
 
 
-@router.post("/findings/{finding_id}/ack", tags=["findings"], responses=shows(_NOTED) | may_answer(400, 404, 409, 413))
+@router.post(
+    "/findings/{finding_id}/ack",
+    tags=["findings"],
+    response_model=documents.AcknowledgedFinding,
+    responses=shows(_NOTED) | may_answer(400, 404, 409, 413),
+)
 def acknowledge_finding(
     finding_id: Annotated[int, Path(ge=0)], note: Acknowledgement, who: Operator, api: Shared
 ) -> Response:

@@ -11,9 +11,10 @@ from ledger import receipts
 from ledger.errors import InputError, NotFoundError
 from ledger.instants import format_time
 from ledger.receipts import LEASE_MAX, LEASE_MIN, WORKER_CHARS_MAX, Claim, Completed, GoAhead, Held, Superseded
+from ops.api import documents
 from ops.api.access import Operator
 from ops.api.problems import may_answer, problem
-from ops.api.state import Shared, answer
+from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import Strict
 
 router = APIRouter(tags=["receipts"])
@@ -65,17 +66,25 @@ class End(Strict):
         return self
 
 
-def _example(status: int, description: str, example: Any) -> dict[int | str, Any]:
-    return {status: {"description": description, "content": {"application/json": {"example": example}}}}
+_DO_NOT_WORK: dict[int | str, Any] = {
+    200: {
+        "description": "Do not work: it is completed, or superseded.",
+        "model": documents.DoNotWork,
+        "content": {
+            "application/json": {
+                "example": {"status": "completed", "result": {"points": 5}, "finished_at": "2026-09-17T16:01:40Z"}
+            }
+        },
+    }
+}
 
 
 @router.post(
     "/receipts/{idempotency_key}",
     status_code=201,
-    responses=_example(
-        200, "Do not work: it is completed, or superseded.", {"status": "completed", "result": {"points": 5}}
-    )
-    | _example(201, "Go ahead.", {"claim": _CLAIM, "expires_at": _UNTIL, "attempts": 1})
+    response_model=documents.GoAhead,
+    responses=_DO_NOT_WORK
+    | shows({"claim": _CLAIM, "expires_at": _UNTIL, "attempts": 1}, "Go ahead.", 201)
     | may_answer(400, 404, 409, 413),
 )
 def take(idempotency_key: Key, request: Take, _: Operator, api: Shared) -> Response:
@@ -104,7 +113,8 @@ def _held(held: Held) -> Response:
 
 @router.patch(
     "/receipts/{idempotency_key}",
-    responses=_example(200, "The claim lasts longer.", {"expires_at": _UNTIL}) | may_answer(400, 404, 409, 413),
+    response_model=documents.Renewed,
+    responses=shows({"expires_at": _UNTIL}, "The claim lasts longer.") | may_answer(400, 404, 409, 413),
 )
 def heartbeat(idempotency_key: Key, beat: Beat, _: Operator, api: Shared) -> Response:
     """Renew a claim; one that has run out and passed on to another worker is refused."""
@@ -116,8 +126,8 @@ def heartbeat(idempotency_key: Key, beat: Beat, _: Operator, api: Shared) -> Res
 
 @router.put(
     "/receipts/{idempotency_key}",
-    responses=_example(200, "It has ended.", {"status": "completed", "finished_at": _UNTIL})
-    | may_answer(400, 404, 409, 413),
+    response_model=documents.Ended,
+    responses=shows({"status": "completed", "finished_at": _UNTIL}, "It has ended.") | may_answer(400, 404, 409, 413),
 )
 def end(idempotency_key: Key, ended: End, _: Operator, api: Shared) -> Response:
     """End a job; repeated, the same call is answered the same. A failed one may be taken again."""

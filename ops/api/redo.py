@@ -7,8 +7,9 @@ from fastapi import APIRouter, Response
 
 from ledger.jobs import has_key
 from ledger.plans import load_plan, plan_document
+from ops.api import documents
 from ops.api.access import Approver, Operator, Viewer
-from ops.api.jobs import Accepted, IdempotencyKey, accept
+from ops.api.jobs import ACCEPTED, IdempotencyKey, accept
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import PlanParams, RedoParams, RedoRequest
@@ -34,20 +35,25 @@ _PLAN: dict[str, Any] = {
 router = APIRouter(tags=["redo"], prefix="/redo/plans")
 
 
-@router.post("", status_code=202, response_model=Accepted, responses=may_answer(400, 413))
+@router.post("", status_code=202, response_model=documents.Accepted, responses=ACCEPTED | may_answer(400, 413))
 def plan_redo(params: PlanParams, who: Operator, api: Shared, key: IdempotencyKey = None) -> Response:
     """Ask for a plan of what would be sent again; the job's result is the plan. Nothing is sent."""
     return accept(api, RedoRequest(kind="redo", params=RedoParams(plan=params)), who, key)
 
 
-@router.get("/{plan_id}", responses=shows(_PLAN) | may_answer(404))
+@router.get("/{plan_id}", response_model=documents.Plan, responses=shows(_PLAN) | may_answer(404))
 def show_plan(plan_id: UUID, _: Viewer, api: Shared) -> Response:
     """Show a plan: what it would send, or has sent, who wanted it, and why."""
     with api.store() as store:
         return answer(plan_document(store, load_plan(store, api.pipeline, plan_id)))
 
 
-@router.post("/{plan_id}/apply", status_code=202, response_model=Accepted, responses=may_answer(404, 409))
+@router.post(
+    "/{plan_id}/apply",
+    status_code=202,
+    response_model=documents.Accepted,
+    responses=ACCEPTED | may_answer(404, 409),
+)
 def apply_plan(plan_id: UUID, who: Approver, api: Shared, key: IdempotencyKey = None) -> Response:
     """Send what a plan says. A plan is applied once; asked for again, the job's result is the same.
 

@@ -60,6 +60,8 @@ def answer(document: object, status: int = 200, headers: dict[str, str] | None =
     return Response(encoded(document), status, headers, media_type="application/json")
 
 
-def shows(example: Any, description: str = "The same document as the command line's.") -> dict[int | str, Any]:
-    """Describe the answer of a route that succeeds, by an example."""
-    return {200: {"description": description, "content": {"application/json": {"example": example}}}}
+def shows(
+    example: Any, description: str = "The same document as the command line's.", status: int = 200
+) -> dict[int | str, Any]:
+    """Describe the answer of a route that succeeds, by an example; its type is the route's response model."""
+    return {status: {"description": description, "content": {"application/json": {"example": example}}}}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, FormatChecker
 from openapi_spec_validator import validate
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
@@ -674,3 +675,22 @@ def test_the_description_is_a_good_one(client: TestClient) -> None:
         assert any(known == V1 + path for _, known in described), path
     assert health.router.routes
     assert client.get("/").status_code == 404, "it is free for pages"
+
+
+def test_every_answer_has_a_type_and_every_example_is_of_it(client: TestClient) -> None:
+    document = client.get(f"{V1}/openapi.json").json()
+    examples = 0
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                for media_type, content in answer.get("content", {}).items():
+                    where = (method, path, status, media_type)
+                    schema = content.get("schema")
+                    assert schema or path == "/metrics", where
+                    assert set(schema or {}) == {"$ref"} or "json" not in media_type, where
+                    if "example" in content:
+                        examples += 1
+                        told = {**schema, "components": document["components"]}
+                        validator = Draft202012Validator(told, format_checker=FormatChecker())
+                        assert [error.message for error in validator.iter_errors(content["example"])] == [], where
+    assert examples >= 15

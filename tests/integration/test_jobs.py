@@ -223,10 +223,13 @@ def test_three_attempts_and_no_more(store: Store) -> None:
         if attempt < 3:
             jobs.hand_back(store, held, queue="fast", delay=SOON, counts=True, error=f"no \0 {attempt}")
             assert now(store, job).error == f"no \\0 {attempt}"
+    jobs.add_part(store, held, "done before", b"{}")
     assert refused(store, job.id).reason == "claimed"
     expire(store, job)
+    assert list(jobs.list_parts(store, job.id)) == ["done before"]
     answer = refused(store, job.id)
     assert answer.reason == "exhausted"
+    assert jobs.list_parts(store, job.id) == {}, "nothing of it is left"
     assert answer.error.startswith("its worker was lost in attempt 3")
     assert (now(store, job).status, now(store, job).attempts) == ("failed", 3)
     with pytest.raises(ClaimLostError):

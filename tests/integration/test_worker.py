@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from dispatch.aws.control import ControlQueues
+from dispatch.aws.control import ControlQueue, ControlQueues, Received
 from dispatch.aws.session import Session
 from dispatch.run import Cancellation
 from ledger import jobs, runs
@@ -510,6 +510,31 @@ def test_a_message_that_comes_twice_is_worked_once(bench: JobRig) -> None:
         slot.step()
     assert done == [job]
     assert bench.job(job).attempts == 1
+
+
+def test_a_message_that_others_have_had_meanwhile_is_let_go(bench: JobRig) -> None:
+    """Its worker was paused for so long that it came to somebody else, who is done with it."""
+
+    def work(_: Task) -> Outcome:
+        (again,) = bench.waiting()
+        assert again == str(job)
+        bench.sender.control.hide(bench.sender.queue("fast"), received[0], NOW)
+        return Outcome({})
+
+    def seen_at_once(queue: ControlQueue, _: timedelta) -> Received | None:
+        received.append(usual(queue, NOW))
+        return received[0]
+
+    received: list[Any] = []
+    job = bench.post("report", {})
+    slot = bench.slot()
+    usual = bench.sender.control.receive
+    with doing(work), capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.sender.control, "receive", seen_at_once)
+        assert slot.step()
+    assert bench.job(job).status == "completed"
+    assert slot._worker.ended == {"completed": 1}
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == []
 
 
 @pytest.mark.parametrize("body", ["nonsense", '{"job_id": 1}', "01a22a00-0000-7000-8000-000000000000"])
