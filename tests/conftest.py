@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import structlog
 from sqlalchemy.engine import make_url
 
 from ledger import schema
@@ -21,6 +22,11 @@ from tests.rig import Rig
 TEMPLATE = "template_ledger"
 
 MakeRig = Callable[..., Rig]
+
+
+def pytest_runtest_teardown() -> None:
+    """A command that ran in this process has sent its logs to streams that only its test had."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session", autouse=True)

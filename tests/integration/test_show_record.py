@@ -5,8 +5,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from dispatch.lookup import Lookup
 from ledger import history
 from ledger.instants import parse_window
+from ledger.settings import Settings
 from ledger.store import Store, connect_arguments
 from ops.show_record import record_document
 from tests import ledger_kit as kit
@@ -23,7 +25,12 @@ NOWHERE = "http://127.0.0.1:9"
 def show(rig: Rig, identity: str, **overrides: str) -> dict[str, Any]:
     """Show a record, with windows of any age owed unless a setting says otherwise."""
     settings = {"schedule__catch_up": "36500d"} | overrides
-    return record_document(rig.settings(**settings), identity)
+    return told_with(rig, rig.settings(**settings), identity)
+
+
+def told_with(rig: Rig, settings: Settings, identity: str) -> Any:
+    with Store(rig.url) as store:
+        return record_document(settings, store, Lookup(settings, settings.aws.endpoint_url).ask(identity))
 
 
 def told(rig: Rig, identity: str, **overrides: str) -> tuple[str, str, str | None]:
@@ -109,12 +116,12 @@ def test_the_void_job_of_its_group(rig: Rig, world: World) -> None:
 def test_a_source_that_cannot_be_asked(rig: Rig, world: World) -> None:
     world.put(booking("r1", f"{HOUR}:30:00Z"))
     rig.run()
-    document = record_document(rig.settings(source__table="nowhere"), "r1")
+    document = told_with(rig, rig.settings(source__table="nowhere"), "r1")
     source = document["source"]
     assert (source["found"], source["verdict"]) == (None, "unknown")
     assert "'nowhere' does not exist" in source["error"]
     assert (document["reason"], len(document["occurrences"])) == ("dispatched", 1)
-    document = record_document(rig.settings(endpoint=NOWHERE), "never")
+    document = told_with(rig, rig.settings(endpoint=NOWHERE), "never")
     assert (document["reason"], document["occurrences"]) == ("source_unknown", [])
     assert "no answer" in document["source"]["error"]
     assert "could not be asked" in document["answer"]
