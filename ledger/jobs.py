@@ -136,7 +136,7 @@ class Refused(msgspec.Struct, frozen=True):
         reason: `unknown` in this ledger, of a `foreign` pipeline, `ended`, `claimed` by a live worker, or `exhausted`:
             failed now, because its workers were lost in every attempt.
         wait_s: how long the live worker's claim still lasts, in seconds.
-        error: why it failed, when it is exhausted.
+        error: why it failed, when it is exhausted, or has ended as failed before.
     """
 
     reason: Literal["unknown", "foreign", "ended", "claimed", "exhausted"]
@@ -226,7 +226,7 @@ def claim_job(store: Store, pipeline: str, held: Held, lease: timedelta) -> Job 
 
 def _refusal(connection: Connection, parameters: Row) -> Refused:
     query = (
-        "SELECT status, pipelines.name = %(pipeline)s AS ours, attempts, "
+        "SELECT status, error, pipelines.name = %(pipeline)s AS ours, attempts, "
         "greatest(extract(epoch FROM expires_at - ledger_now()), 0)::float8 AS wait_s "
         "FROM jobs JOIN pipelines ON pipelines.id = pipeline_id WHERE jobs.id = %(id)s"
     )
@@ -234,7 +234,7 @@ def _refusal(connection: Connection, parameters: Row) -> Refused:
     if not found or not found[0]["ours"]:
         return Refused("foreign" if found else "unknown")
     if found[0]["status"] in FINAL:
-        return Refused("ended")
+        return Refused("ended", error=found[0]["error"] if found[0]["status"] == "failed" else "")
     ended = rows(connection, sql("exhaust_job"), parameters)
     return Refused("exhausted", error=ended[0]["error"]) if ended else Refused("claimed", found[0]["wait_s"] or 0.0)
 

@@ -272,6 +272,8 @@ class Slot:
     def _leave(self, received: Received, refused: Refused) -> None:
         control = self._worker.sender.control
         match refused.reason:
+            case "ended" if refused.error:  # whoever failed it may have been killed before it was put aside
+                self._bury(received, refused.error)
             case "ended":
                 control.delete(self._queue, received)
             case "unknown":

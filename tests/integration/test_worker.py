@@ -512,6 +512,17 @@ def test_a_message_that_comes_twice_is_worked_once(bench: JobRig) -> None:
     assert bench.job(job).attempts == 1
 
 
+def test_killed_between_failing_a_job_and_putting_it_aside(bench: JobRig) -> None:
+    job = bench.post("report", {})
+    held = Held(job, new_id())
+    assert isinstance(jobs.claim_job(bench.store, "reward", held, TIMING.lease), Job)
+    jobs.fail_job(bench.store, held, "no \0 more", None)
+    assert bench.slot().step(), "its message comes back"
+    (letter,) = bench.world.receive_all(bench.name("dead"))
+    assert letter["Body"] == str(job)
+    assert bench.count() == 0
+
+
 def test_a_message_that_others_have_had_meanwhile_is_let_go(bench: JobRig) -> None:
     """Its worker was paused for so long that it came to somebody else, who is done with it."""
 
