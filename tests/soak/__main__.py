@@ -40,7 +40,7 @@ from tests.soak.verdict import WATCH, all_wrong
 
 CONSOLE = Console(highlight=False, width=120)
 LEASE_S = 3.0
-SETTINGS = {
+SETTINGS: dict[str, str | None] = {
     "dispatch.lease": f"{LEASE_S:g}s",
     "dispatch.page_size": "4",
     "reconcile.grace": "0s",

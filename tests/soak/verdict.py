@@ -22,7 +22,8 @@ CREATE FUNCTION soak_note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO soak_changes VALUES (
         OLD.id, OLD.status, NEW.status,
-        OLD.status = 'processing' AND (NEW.status = 'processing' OR starts_with(NEW.error, 'its worker was lost') IS TRUE),
+        OLD.status = 'processing'
+            AND (NEW.status = 'processing' OR coalesce(starts_with(NEW.error, 'its worker was lost'), false)),
         OLD.status = 'processing' AND NEW.status = 'pending' AND NEW.attempts = OLD.attempts,
         NEW.error, OLD.heartbeat_at, OLD.expires_at);
     RETURN NULL;
