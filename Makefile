@@ -4,8 +4,10 @@ VENV ?= .venv
 FILE ?=
 BIN := $(VENV)/bin
 WORKERS ?= auto
+# Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
+SOAK ?=
 
-.PHONY: help demo test check format audit bench bench-http lock clean
+.PHONY: help demo test check format audit bench bench-http soak-jobs lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -13,6 +15,7 @@ help:
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
+	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
 demo: $(VENV)/.runtime
 	@$(BIN)/dispatch-ledger demo $(if $(FILE),"$(FILE)")
@@ -38,6 +41,9 @@ bench: $(VENV)/.dev
 
 bench-http: $(VENV)/.dev
 	$(BIN)/python -m bench.http
+
+soak-jobs: $(VENV)/.dev
+	$(BIN)/python -m tests.soak $(SOAK)
 
 # A virtual environment of the pinned versions. Each stamp is made anew when what it was made from has changed.
 $(VENV)/bin/python:

@@ -63,7 +63,8 @@ def content_hash(records: list[Any]) -> str:
 
 
 def main(api: str, token: str, endpoint: str, queue: str) -> None:
-    sqs, s3 = (boto3.client(name, endpoint_url=endpoint, region_name="us-east-1") for name in ("sqs", "s3"))
+    sqs = boto3.client("sqs", endpoint_url=endpoint, region_name="us-east-1")
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
     for good in (True, False):
         (message,) = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1, WaitTimeSeconds=5)["Messages"]
         job = json.loads(message["Body"])

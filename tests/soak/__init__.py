@@ -1,0 +1,1 @@
+"""Long runs under random trouble, started by targets of their own in the Makefile."""
