@@ -226,7 +226,7 @@ def set_up(options: argparse.Namespace) -> Iterator[tuple[Soak, World, list[str]
         schema.upgrade(url)
         world = World(stack.enter_context(ministack_server()))
         queues = make_queues(world)
-        product = stack.enter_context(Product(world, url, folder, settings=SETTINGS | queues))
+        product = stack.enter_context(Product(world, url, folder, settings={**SETTINGS, **queues}))
         rig = stack.enter_context(Rig(world, url))
         rig.tell(WATCH)
         windows = [hours_ago(hours) for hours in range(1, options.jobs // 2)]

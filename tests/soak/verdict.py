@@ -12,8 +12,9 @@ from tests.aws_servers import World
 from tests.fault.windows import DUE, drained, jobs
 from tests.rig import Rig, records_of
 
-# The database itself writes down whenever a job changes its status or its worker, whoever does it. A claim is lost when
-# another worker takes the job over, or it is given up because of that; an attempt that is given back may count, too.
+# The database itself writes down whenever a job changes its status or its worker, or is written after its end, whoever
+# does it. A claim is lost when another worker takes the job over, or it is given up because of that; an attempt that is
+# given back may count, too.
 WATCH = """
 CREATE TABLE soak_changes (
     job_id uuid NOT NULL, was text NOT NULL, became text NOT NULL, lost bool NOT NULL, counted bool NOT NULL,
@@ -29,7 +30,8 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER soak_watch AFTER UPDATE ON jobs FOR EACH ROW
-WHEN (OLD.status IS DISTINCT FROM NEW.status OR OLD.claim IS DISTINCT FROM NEW.claim) EXECUTE FUNCTION soak_note()
+WHEN (OLD.status IS DISTINCT FROM NEW.status OR OLD.claim IS DISTINCT FROM NEW.claim OR OLD.finished_at IS NOT NULL)
+EXECUTE FUNCTION soak_note()
 """
 _LOST_LEASE = "lost its lease"
 _SLACK = timedelta(seconds=1)
