@@ -1,11 +1,9 @@
 """The servers that tests share: one PostgreSQL and one emulator of each kind for every worker process of pytest."""
 
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,6 +16,7 @@ from ledger.store import Store, connect_arguments
 from tests.aws_servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, World, ministack_server, moto_server
 from tests.report_kit import Planter
 from tests.rig import Rig
+from tests.scratch import short_folder
 
 TEMPLATE = "template_ledger"
 
@@ -49,11 +48,11 @@ def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def postgres() -> Iterator[str]:
     """A server of this worker's own; yields the URL of a database nobody works in.
 
-    It may lose everything in a crash of the machine: no test needs it after that, and each commit is ten times as fast.
+    It may lose everything in a crash of the machine: no test needs it after that, and each commit and each new database
+    take a tenth of the time.
     The product's own embedded server is as safe as PostgreSQL can be; the tests that crash one start that.
     """
-    folder = Path(tempfile.mkdtemp(prefix="dl-", dir="/tmp")).resolve()
-    folder.chmod(0o755)  # the server's user must get in when root runs the tests
+    folder = short_folder()
     try:
         with embedded_postgres(folder) as url:
             for name in ("fsync", "synchronous_commit", "full_page_writes"):

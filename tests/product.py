@@ -16,6 +16,7 @@ from ledger.settings import env_name
 from tests.aws_servers import World
 from tests.forks import Forked
 from tests.rig import FLOWS
+from tests.scratch import SCRATCH
 
 COMMAND = (sys.executable, "-m", "ops.main")
 ENDS_WITHIN_S = 90.0
@@ -227,7 +228,7 @@ class Product:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("DISPATCH_LEDGER", "_N1CONFIG"))
         }
-        chosen: dict[str, str | None] = dict(inherited)
+        chosen: dict[str, str | None] = inherited | {"TMPDIR": str(SCRATCH)}
         if self.world is not None:
             chosen |= self.world.environment(endpoint)
             chosen |= {env_name(key): value for key, value in FLOWS[flow].items()}

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from ledger.settings import env_name
 from ledger.store import connect_arguments
 from tests.product import COMMAND, Product, Running, until
+from tests.scratch import short_folder
 
 BARE: dict[str, str | None] = dict.fromkeys(
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL")
@@ -25,8 +25,7 @@ REPOSITORY = str(Path(__file__).parents[2])
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that the server's user may enter too, when root runs the tests."""
-    folder = Path(tempfile.mkdtemp(prefix="dl-up-", dir="/tmp")).resolve()
-    folder.chmod(0o755)
+    folder = short_folder("dl-up-")
     yield folder
     for pid in at_work_in(folder):
         os.kill(pid, signal.SIGKILL)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import tempfile
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.fault.pg_wire import AFTER, BEFORE, Fault, PgProxy
 from tests.fault.windows import DUE, PAGES, check_window, drained, fill, hours_ago, jobs
 from tests.product import Product, until
 from tests.rig import Rig
+from tests.scratch import short_folder
 from tests.wire import FaultProxy, Rule, callback, on
 
 POINTS_MAX = 40
@@ -99,7 +99,7 @@ def test_a_database_that_is_gone_fails_the_run_and_a_later_one_finishes(
     for window, at in zip(windows, points, strict=True):
         with PgProxy(ledger_url) as wire:
             wire.fault = Fault(at, AFTER, act=wire.leave)
-            done = product.dispatch(window, flow=flow, ledger__database_url=wire.url)
+            done = product.dispatch(window, flow=flow, ledger__database_url=wire.url, impatient=True)
         assert wire.fault.reached.is_set()
         done.ended(1)
         assert "database" in done.error
@@ -158,8 +158,7 @@ def test_a_database_that_crashes_in_the_middle_loses_no_record(
 ) -> None:
     window = hours_ago(1)
     fill(world, window)
-    folder = Path(tempfile.mkdtemp(prefix="dl-", dir="/tmp")).resolve()
-    folder.chmod(0o755)  # the server's user must get in when root runs the tests
+    folder = short_folder()
     try:
         with ExitStack() as stack:
             server = OwnServer(folder, stack)

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ledger import embedded
 from ledger.clock import monotonic_s, wait_s
 from ledger.embedded import embedded_postgres
 from ledger.errors import InputError, UnavailableError
+from tests.scratch import short_folder
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEBIAN_BIN_DIR = Path("/usr/lib/postgresql/15/bin")
@@ -130,8 +130,7 @@ def end_server(data_dir: Path) -> None:
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
     """A short path that every user may enter, unlike pytest's own folders."""
-    folder = Path(tempfile.mkdtemp(prefix="dl-", dir="/tmp")).resolve()
-    folder.chmod(0o755)
+    folder = short_folder()
     yield folder / "state"
     for found in folder.rglob("PG_VERSION"):
         end_server(found.parent)
@@ -141,8 +140,7 @@ def state_dir() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def initialised() -> Iterator[Path]:
     """A data folder for all tests that need no new one."""
-    folder = Path(tempfile.mkdtemp(prefix="dl-", dir="/tmp")).resolve()
-    folder.chmod(0o755)
+    folder = short_folder()
     with embedded_postgres(folder):
         pass
     yield folder / "pg"
