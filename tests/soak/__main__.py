@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Soak:
     cancelled: set[str] = field(default_factory=set)
     workers: list[Member] = field(default_factory=list)
     did: Counter[str] = field(default_factory=Counter)
-    troubles: list[datetime] = field(default_factory=list)
+    troubles: list[tuple[datetime, datetime]] = field(default_factory=list)
     trouble_s: float = 0.0
     looked_s: float = 0.0
     away_until_s: float | None = None
@@ -175,13 +175,16 @@ class Soak:
             victim = self.dice.choice(able)
             if self.dice.random() < _AIMED_ODDS:
                 self._aim(victim)
-            self.troubles.append(datetime.now(UTC))
+            began = datetime.now(UTC)
             if self.dice.random() < _PAUSE_ODDS:
                 victim.send(signal.SIGSTOP)
-                victim.wakes_s = self.now_s + LEASE_S * self.dice.uniform(1.2, 3)
+                lasts_s = LEASE_S * self.dice.uniform(1.2, 3)
+                victim.wakes_s = self.now_s + lasts_s
+                self.troubles.append((began, began + timedelta(seconds=lasts_s)))
                 self.did["paused"] += 1
             else:
                 self.crew.kill(victim)
+                self.troubles.append((began, datetime.now(UTC)))
                 self.did["killed"] += 1
                 self.did["killed with jobs in hand"] += bool(victim.in_hand())
         self.replace_the_dead()

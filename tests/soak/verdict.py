@@ -62,13 +62,16 @@ def jobs_ended_once(rig: Rig, cancelled: set[str]) -> Iterator[str]:
             yield f"job {job} completed in attempt {tries}, and {spent} were lost before"
 
 
-def attempts_were_lost_in_trouble(rig: Rig, troubles: Sequence[datetime]) -> Iterator[str]:
-    """Check that a claim ran out, or a run lost its lease, only where a worker was killed or paused just then."""
+def attempts_were_lost_in_trouble(rig: Rig, troubles: Sequence[tuple[datetime, datetime]]) -> Iterator[str]:
+    """Check that a claim ran out, or a run lost its lease, only where a worker was killed or paused just then.
+
+    It need not be the one that held the claim: who is paused in a transaction keeps its locks, and others wait.
+    """
     query = "SELECT job_id::text, lost, error, beat, expired FROM soak_changes WHERE lost OR counted"
     for job, lost, error, beat, expired in rig.rows(query):
         if not lost and _LOST_LEASE not in error:
             yield f"job {job}: an attempt failed: {error}"
-        if not any(beat - _SLACK <= trouble <= expired for trouble in troubles):
+        if not any(began <= expired and ended >= beat - _SLACK for began, ended in troubles):
             yield f"job {job}: a claim ran out at {expired}, without a kill or a pause since {beat}"
 
 
@@ -168,7 +171,7 @@ def nothing_is_left(rig: Rig, world: World, queues: Sequence[str]) -> Iterator[s
 def all_wrong(
     rig: Rig,
     world: World,
-    troubles: Sequence[datetime],
+    troubles: Sequence[tuple[datetime, datetime]],
     *,
     cancelled: set[str],
     generations: Mapping[str, int],
