@@ -32,6 +32,7 @@ from typing import IO, NoReturn
 
 from tests.impatience import shorten_delays
 
+COMMAND_LINE = "ops.main"
 PRELOADED = ("ledger", "dispatch", "reconcile", "ops")
 _ROOT = Path(__file__).parents[1]
 _NUMBER = struct.Struct("i")
@@ -39,7 +40,11 @@ _ASKING = threading.Lock()
 
 
 class Forked:
-    """A process that was forked, to be used as a `subprocess.Popen` is."""
+    """A process that was forked, to be used as a `subprocess.Popen` is.
+
+    Args:
+        entry: the module whose `main` is the process.
+    """
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Forked:
         stdin: str | None = None,
         *,
         impatient: bool = False,
+        entry: str = COMMAND_LINE,
     ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
@@ -58,7 +64,7 @@ class Forked:
         with tempfile.TemporaryFile() as given:
             given.write((stdin or "").encode())
             given.seek(0)
-            order = json.dumps([list(arguments), dict(environment), str(cwd), impatient]).encode()
+            order = json.dumps([list(arguments), dict(environment), str(cwd), impatient, entry]).encode()
             _ask_server(order, [given.fileno(), self._out.fileno(), self._err.fileno(), telling])
         os.close(telling)
         self.pid = _read_number(ends)
@@ -201,8 +207,8 @@ def _keep(order: bytes, files: list[int]) -> None:
 
 
 def _become(order: bytes, streams: list[int]) -> NoReturn:
-    """Be the command line, as the interpreter would begin it."""
-    arguments, environment, cwd, impatient = json.loads(order)
+    """Be the command line, or what else is the entry, as the interpreter would begin it."""
+    arguments, environment, cwd, impatient, entry = json.loads(order)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -218,7 +224,7 @@ def _become(order: bytes, streams: list[int]) -> NoReturn:
     time.tzset()
     if impatient:
         shorten_delays()
-    code = importlib.import_module("ops.main").main()
+    code = importlib.import_module(entry).main()
     threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does: it waits for threads
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ledger.settings import env_name
 from tests.aws_servers import World
-from tests.forks import Forked
+from tests.forks import COMMAND_LINE, Forked
 from tests.rig import FLOWS
 from tests.scratch import SCRATCH
 
@@ -178,16 +178,19 @@ class Product:
         command: Sequence[str] | None = None,
         stdin: str | None = None,
         impatient: bool = False,
+        entry: str = COMMAND_LINE,
         **settings: str | None,
     ) -> Running:
         """Start a command; `dispatch__page_size="2"` sets `dispatch.page_size`, `environ` sets variables by name.
 
         It is forked from a server that has imported the product; with a `command`, such as COMMAND, it begins as that.
-        An `impatient` one waits a fiftieth of the usual time between tries; it tries as often as any other.
+        An `impatient` one waits a fiftieth of the usual time between tries; it tries as often as any other. The `entry`
+        is the module whose `main` it runs.
         """
         environment = self._environment(endpoint, flow or self.flow, settings, environ or {})
         if command is None:
-            self.started.append(Running(Forked(arguments, environment, self.cwd, stdin, impatient=impatient)))
+            forked = Forked(arguments, environment, self.cwd, stdin, impatient=impatient, entry=entry)
+            self.started.append(Running(forked))
             return self.started[-1]
         assert not impatient, "only a forked process can be told before it begins"
         process = subprocess.Popen(

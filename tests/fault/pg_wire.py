@@ -69,6 +69,7 @@ class PgProxy:
     Attributes:
         commits: of each counted commit so far, what was said in its transaction.
         fault: the one fault to come.
+        lost: how many commits took effect without an answer to the client.
     """
 
     def __init__(self, ledger_url: str, fault: Fault | None = None) -> None:
@@ -79,6 +80,7 @@ class PgProxy:
         self.fault = fault
         self.commits: list[bytes] = []
         self.gone = False
+        self.lost = 0
         self._lock = threading.Lock()
         self._wires: list[_Wire] = []
         self._threads: list[threading.Thread] = []
@@ -150,6 +152,7 @@ class PgProxy:
         with suppress(OSError):
             while data := wire.server.recv(_CHUNK):
                 if wire.swallow:
+                    self.lost += 1
                     break  # the commit has been answered, so it took effect; nobody shall hear of it
                 act, wire.act = wire.act, None
                 if act is not None:

@@ -1,1 +1,1 @@
-"""Long runs under random trouble, started by targets of their own in the Makefile."""
+"""Long runs of real processes under trouble on purpose, started by targets of their own in the Makefile."""

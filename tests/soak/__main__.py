@@ -1,372 +1,216 @@
-"""`python -m tests.soak`: hundreds of jobs over HTTP, while their workers are killed and paused at random.
+"""`python -m tests.soak`: real processes of the product, broken on purpose for as long as you like.
 
-Everything is real but AWS: PostgreSQL, `serve`, and several `worker` processes of the command line. In the end each job
-must have ended once, each window must have been sent once, and nothing may be left over. Exits with 0, or says what
-broke. The same seed makes up the same requests; the moments of the trouble are those of the machine.
+A loop of rounds. In each, bookings of three hours are dispatched, reconciled, redone and worked by real processes, while
+these are killed and paused, PostgreSQL is stopped at once, and answers of AWS and of commits are lost; meanwhile the
+bookings change. Then the product is left in peace, and everything it has left is compared with what must be. AWS is an
+emulator, everything else is real. Ends with 0 when every round was right, 1 when one was not, 130 or 143 after a signal.
+
+A round's seed makes up its plan. The processes race, so the same seed does not repeat quite the same round.
 """
 
 import argparse
-import os
+import json
 import random
-import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-import uuid
+import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ledger import schema
-from ledger.embedded import embedded_postgres
-from ledger.jobs import FINAL
-from tests.aws_servers import World, ministack_server
-from tests.fault.windows import fill, hours_ago
-from tests.job_kit import make_queues
-from tests.product import Product, until
-from tests.rig import Rig
-from tests.soak.crew import Crew, Member, Server
-from tests.soak.stories import Ask, Story, Teller
-from tests.soak.verdict import WATCH, all_wrong
+from tests.aws_servers import ministack_server, reset
+from tests.soak.hands import Notes
+from tests.soak.ledger import OwnPostgres
+from tests.soak.round import Round, forget, play, prepared
 
-CONSOLE = Console(highlight=False, width=120)
-LEASE_S = 3.0
-SETTINGS: dict[str, str | None] = {
-    "dispatch.lease": f"{LEASE_S:g}s",
-    "dispatch.page_size": "4",
-    "reconcile.grace": "0s",
-    "jobs.fast_limit": "4s",
-}
-_STEP_S = 0.05
-_LOOK_S = 0.4
-_POSTED_BY = 0.85
-_PAUSE_ODDS = 0.15
-_AIMED_ODDS = 0.5
-_SERVE_AWAY_S = 3.0
-_DRAINED_WITHIN_S = 300.0
-_REST_S = 0.5
-HOURS_MAX = 24 * 365
-
-
-@dataclass
-class Wait:
-    """A request that was made, and has not been answered with a job that ended."""
-
-    ask: Ask
-    key: str
-    job: str | None = None
-    cancel_s: float | None = None
-    repeat: bool = False
+CONSOLE = Console(highlight=False, width=140)
+KEPT_MAX = 20
+VERDICTS = ("lost", "unexpected", "worked twice")
+DONE = (
+    "windows",
+    "records",
+    "changes of the source",
+    "occurrences sent",
+    "entries",
+    "void entries",
+    "entries of redos",
+    "effects",
+    "commands",
+    "consumers",
+)
+TROUBLE = (
+    "kills -9",
+    "kills -9 of commands",
+    "kills -9 of consumers",
+    "immediate stops of PostgreSQL",
+    "stops of PostgreSQL in its recovery",
+    "pauses beyond the lease",
+    "lost commit answers",
+    "dropped AWS answers",
+    "runs that died while finishing for the dead",
+)
+REPEATS = ("entries sent twice", "repeats that did no harm", "repeats dropped by FIFO", "tried again in peace")
 
 
-@dataclass
-class Telling:
-    """A story, as far as it has been told."""
+class SignalledError(BaseException):
+    """A signal has asked the soak to end."""
 
-    story: Story
-    waits: list[Wait] = field(default_factory=list)
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @dataclass
 class Soak:
-    """The soak as it goes on."""
+    """The soak as it goes on.
+
+    Attributes:
+        failures: of each failed round, its seed and what was wrong.
+    """
 
     options: argparse.Namespace
-    crew: Crew
-    server: Server
-    rig: Rig
-    teller: Teller
-    dice: random.Random
     began_s: float = field(default_factory=time.monotonic)
-    telling: list[Telling] = field(default_factory=list)
-    cancelled: set[str] = field(default_factory=set)
-    workers: list[Member] = field(default_factory=list)
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    rounds: int = 0
     did: Counter[str] = field(default_factory=Counter)
-    troubles: list[tuple[datetime, datetime]] = field(default_factory=list)
-    trouble_s: float = 0.0
-    looked_s: float = 0.0
-    away_until_s: float | None = None
-    ask_again_s: float = 0.0
+    failures: dict[int, list[str]] = field(default_factory=dict)
+    current: Round | None = None
+    ended_by: str = "its end"
 
     @property
-    def now_s(self) -> float:
+    def lasted_s(self) -> float:
         return time.monotonic() - self.began_s
 
-    # Asking
+    def goes_on(self) -> bool:
+        options = self.options
+        if options.rounds is not None:
+            return bool(self.rounds < options.rounds)
+        return bool(self.lasted_s < options.hours * 3600 + options.minutes * 60)
 
-    def begin(self, story: Story) -> None:
-        self._go_on(Telling(story), None)
+    def run(self, endpoint: str, postgres: OwnPostgres, folder: Path) -> None:
+        """Play one round after another."""
+        while self.goes_on():
+            seed = self.options.seed + self.rounds
+            notes = Notes()
+            with prepared(seed, endpoint, postgres, folder, notes) as self.current:
+                one = self.current
+                try:
+                    play(one)
+                except SignalledError:
+                    one.abort()
+                    self.did.update(notes.did)
+                    raise
+                except Exception:  # noqa: BLE001 - a fault of the soak itself is told as a failed round
+                    one.wrong.append(f"the soak failed: {traceback.format_exc()}")
+                self.take(one)
+            reset(endpoint)
 
-    def _go_on(self, one: Telling, jobs: list[Any] | None) -> None:
-        """Tell a story to its next requests, or to its end."""
-        try:
-            asked = next(one.story) if jobs is None else one.story.send(jobs)
-        except StopIteration:
-            self.telling = [other for other in self.telling if other is not one]
-            return
-        one.waits = [Wait(ask, uuid.UUID(int=self.dice.getrandbits(128)).hex, repeat=ask.twice) for ask in asked]
-        if one not in self.telling:
-            self.telling.append(one)
+    def take(self, one: Round) -> None:
+        """Take over what a round has come to."""
+        self.rounds += 1
+        self.did.update(one.notes.did)
+        line = f"round {self.rounds}, seed {one.seed}: {'right' if not one.wrong else 'WRONG'}"
+        CONSOLE.print(f"{line}, {len(one.commands)} processes, {self.lasted_s:.0f} s")
+        if one.wrong:
+            self.failures[one.seed] = one.wrong
+            for wrong in one.wrong[:20]:
+                CONSOLE.print(f"  {wrong[:2000]}", markup=False)
+            if len(self.failures) <= KEPT_MAX:
+                kept = self.options.keep / f"round-{one.seed}"
+                one.keep(kept)
+                CONSOLE.print(f"  kept in {kept}; again: python -m tests.soak --seed {one.seed} --rounds 1")
 
-    def ask(self) -> None:
-        """Post what is to be posted, cancel what is to be cancelled; what nobody answers is asked again later."""
-        for wait in [wait for one in self.telling for wait in one.waits]:
-            if self.now_s < self.ask_again_s:
-                return
-            if wait.job is None or wait.repeat:
-                self._post(wait)
-            elif wait.cancel_s is not None and self.now_s >= wait.cancel_s:
-                self._cancel(wait)
+    def document(self) -> dict[str, Any]:
+        """Give the outcome as it is written to a file."""
+        did = self.did | Counter({"kills -9": self.did["kills -9 of commands"] + self.did["kills -9 of consumers"]})
+        wrong = [line for lines in self.failures.values() for line in lines]
+        return {
+            "seed": self.options.seed,
+            "began_at": self.began.isoformat(timespec="seconds"),
+            "seconds": round(self.lasted_s, 1),
+            "ended_by": self.ended_by,
+            "rounds": self.rounds,
+            "rounds_wrong": len(self.failures),
+            "done": {name: did[name] for name in DONE},
+            "trouble": {name: did[name] for name in TROUBLE},
+            "repeats": {name: did[name] for name in REPEATS},
+            "found": {name: sum(line.startswith(name) for line in wrong) for name in VERDICTS},
+            "failures": {str(seed): lines for seed, lines in self.failures.items()},
+        }
 
-    def _post(self, wait: Wait) -> None:
-        answer = self.server.ask("POST", wait.ask.path, wait.ask.body, wait.key)
-        if answer is None:
-            self.did["asked in vain"] += 1
-            self.ask_again_s = self.now_s + _REST_S
-            return
-        if wait.job is None:
-            wait.job = answer["job_id"]
-            self.did["posted"] += 1
-            if wait.ask.cancel_after_s is not None:
-                wait.cancel_s = self.now_s + wait.ask.cancel_after_s
-            return
-        assert answer["job_id"] == wait.job, "the same key again is the same job"
-        wait.repeat = False
-        self.did["posted again"] += 1
-
-    def _cancel(self, wait: Wait) -> None:
-        answer = self.server.ask("DELETE", f"/jobs/{wait.job}")
-        if answer is not None:
-            wait.cancel_s = None
-            self.did["cancelled in time"] += answer["status"] == "cancelled"
-            self.cancelled.add(str(wait.job))
-
-    def look(self) -> None:
-        """See which jobs have ended, and go on with their stories."""
-        if self.now_s < self.looked_s + _LOOK_S:
-            return
-        self.looked_s = self.now_s
-        query = "SELECT id::text FROM jobs WHERE status = ANY(%s)"
-        ended = {job for (job,) in self.rig.rows(query, list(FINAL))}
-        for one in list(self.telling):
-            if all(wait.job in ended and not wait.repeat for wait in one.waits):
-                jobs = [self.server.ask("GET", f"/jobs/{wait.job}") for wait in one.waits]
-                if None not in jobs:
-                    self._go_on(one, jobs)
-
-    # Trouble
-
-    def make_trouble(self) -> None:
-        """Now and then, kill or pause a worker; wake up those whose time has come, and replace the dead."""
-        for worker in self.workers:
-            if worker.wakes_s is not None and self.now_s >= worker.wakes_s:
-                self.wake(worker)
-        if self.now_s >= self.trouble_s and (able := [one for one in self.workers if one.awake and one.has_claimed()]):
-            self.trouble_s = self.now_s + self.dice.expovariate(1 / self.options.every)
-            victim = self.dice.choice(able)
-            if self.dice.random() < _AIMED_ODDS:
-                self._aim(victim)
-            began = datetime.now(UTC)
-            if self.dice.random() < _PAUSE_ODDS:
-                victim.send(signal.SIGSTOP)
-                lasts_s = LEASE_S * self.dice.uniform(1.2, 3)
-                victim.wakes_s = self.now_s + lasts_s
-                self.troubles.append((began, began + timedelta(seconds=lasts_s)))
-                self.did["paused"] += 1
-            else:
-                self.crew.kill(victim)
-                self.troubles.append((began, datetime.now(UTC)))
-                self.did["killed"] += 1
-                self.did["killed with jobs in hand"] += bool(victim.in_hand())
-        self.replace_the_dead()
-
-    def _aim(self, victim: Member) -> None:
-        """Wait until a worker has something in hand, and then a little."""
-        deadline_s = self.now_s + 2
-        while not victim.in_hand() and self.now_s < deadline_s:
-            pause(0.01)
-        pause(self.dice.expovariate(1 / 0.1))
-
-    def wake(self, worker: Member) -> None:
-        worker.wakes_s = None
-        worker.send(signal.SIGCONT)
-
-    def replace_the_dead(self) -> None:
-        self.workers = [one for one in self.workers if one.alive]
-        while len(self.workers) < self.options.workers:
-            self.workers.append(self.crew.start("worker", "--concurrency", "2"))
-
-    def stop_serving(self, at_s: float) -> None:
-        """Stop the server once, for a while."""
-        if self.away_until_s is None and self.now_s >= at_s:
-            assert self.server.stop() == 143
-            self.away_until_s = self.now_s + _SERVE_AWAY_S
-        elif self.away_until_s and self.now_s >= self.away_until_s:
-            self.server.start()
-            self.away_until_s = 0.0
+    def show(self) -> None:
+        """Print what was done, and write it down."""
+        document = self.document()
+        table = Table("", "", "an hour", box=None, padding=(0, 2))
+        for name in ("seed", "seconds", "ended_by", "rounds", "rounds_wrong"):
+            table.add_row(name.replace("_", " "), str(document[name]))
+        for part in ("done", "trouble", "repeats", "found"):
+            table.add_section()
+            for name, count in document[part].items():
+                an_hour = f"{count * 3600 / max(self.lasted_s, 1):,.0f}" if part != "found" else ""
+                table.add_row(name, f"{count:,}", an_hour)
+        CONSOLE.print(table)
+        if self.options.json:
+            self.options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--hours", type=float, default=0.0)
+    parser.add_argument("--minutes", type=float, default=0.0, help="5 when no time is given")
+    parser.add_argument("--rounds", type=int, help="instead of a time: so many rounds")
+    parser.add_argument("--seed", type=int, help="of the first round; each further one has the next. Drawn by default")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where failed rounds are kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written, too")
+    options = parser.parse_args(words)
+    if not options.hours and not options.minutes:
+        options.minutes = 5.0
+    if options.seed is None:
+        options.seed = random.randrange(10**6) * 1000
+    options.keep = options.keep or Path(tempfile.gettempdir()) / f"dl-soak-kept-{options.seed}"
+    return options
 
 
-@contextmanager
-def set_up(options: argparse.Namespace) -> Iterator[tuple[Soak, World, list[str]]]:
-    with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="dl-soak-", dir="/tmp")).resolve()
-        folder.chmod(0o755)  # PostgreSQL's user must get in when root runs this
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        url = stack.enter_context(embedded_postgres(folder / "pg"))
-        schema.upgrade(url)
-        world = World(stack.enter_context(ministack_server()))
-        queues = make_queues(world)
-        product = stack.enter_context(Product(world, url, folder, settings={**SETTINGS, **queues}))
-        rig = stack.enter_context(Rig(world, url))
-        rig.tell(WATCH)
-        windows = [hours_ago(hours) for hours in range(1, options.jobs // 2)]
-        fill(world, *windows)
-        dice = random.Random(options.seed)
-        dice.shuffle(windows)
-        logs = folder / "logs"
-        logs.mkdir()
-        crew = Crew(product._environment(None, "staged", {}, {}), logs)
-        stack.callback(crew.close)
-        server = Server(crew)
-        server.start()
-        server.wait()
-        yield Soak(options, crew, server, rig, Teller(windows, dice), dice), world, list(queues.values())
+def end_on_signals() -> None:
+    """Let the first signal end the soak in order; further ones are not heard."""
 
+    def end(number: int, _: object) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
+        raise SignalledError(number)
 
-def soak(one: Soak) -> None:
-    """Ask for all the jobs, with trouble all the time, and let them end in peace."""
-    lasts_s = one.options.minutes * 60
-    stories = list(one.teller.tell(one.options.jobs))
-    begun = 0
-    while one.now_s < lasts_s:
-        due = min(len(stories), int(len(stories) * one.now_s / (lasts_s * _POSTED_BY)) + 1)
-        for story in stories[begun:due]:
-            one.begin(story)
-        begun = due
-        one.stop_serving(lasts_s / 2)
-        one.ask()
-        one.look()
-        one.make_trouble()
-        pause(_STEP_S)
-    for worker in one.workers:
-        if worker.wakes_s is not None:
-            one.wake(worker)
-    while one.telling:
-        assert one.now_s < lasts_s + _DRAINED_WITHIN_S, [wait for tale in one.telling for wait in tale.waits]
-        one.replace_the_dead()
-        one.ask()
-        one.look()
-        pause(_STEP_S)
-
-
-def wait_for_the_rest(one: Soak, world: World, queues: list[str]) -> list[str]:
-    """Let the jobs that follow others end, and messages of the dead come back and go; then end everybody."""
-    unfinished = "SELECT count(*) FROM jobs WHERE NOT status = ANY(%s)"
-
-    def over() -> bool:
-        return not one.rig.value(unfinished, list(FINAL)) and not any(map(world.message_count, queues))
-
-    wrong = []
-    try:
-        until(over, "nothing is pending, and the queues are empty", within_s=_DRAINED_WITHIN_S)
-    except AssertionError as error:
-        wrong.append(str(error))
-    codes = [*one.crew.end(*one.workers), one.server.stop()]
-    return wrong + [f"processes ended with {codes}"] * (set(codes) != {143})
-
-
-def audit(crew: Crew) -> list[str]:
-    member = crew.start("--json", "audit", "verify", "--from", hours_ago(HOURS_MAX))
-    code = member.process.wait(300)
-    return [] if code == 0 else [f"audit verify ended with {code}: {member.log.with_suffix('.out').read_text()}"]
-
-
-def show(one: Soak, messages: list[Any], lasted_s: float) -> None:
-    """Print what was done."""
-    kinds = one.rig.rows("SELECT kind, status, count(*) FROM jobs GROUP BY 1, 2 ORDER BY 1, 2")
-    statuses = Counter({status: sum(n for _, of, n in kinds if of == status) for _, status, _ in kinds})
-    logged = [event for member in one.crew.everybody if "worker" in member.log.name for event in member.events()]
-    let_go = Counter(str(event["outcome"]) for event in logged if event["event"] == "job let go")
-    attempts = one.rig.rows(
-        "SELECT (SELECT sum(attempts)::int FROM jobs), count(*) FILTER (WHERE lost), count(*) FILTER (WHERE counted) "
-        "FROM soak_changes"
-    )[0]
-    keys = Counter(message["idempotency_key"] for message in messages)
-    table = Table("", "", box=None, show_header=False, padding=(0, 2))
-    rows: dict[str, Any] = {
-        "seed": one.options.seed,
-        "seconds": f"{lasted_s:.0f}",
-        "jobs": one.rig.value("SELECT count(*) FROM jobs"),
-        **{f"  {status}": count for status, count in statuses.items()},
-        "by kind": ", ".join(f"{n} {kind} {status}" for kind, status, n in kinds),
-        **one.did,
-        "worker processes": sum("worker" in member.log.name for member in one.crew.everybody),
-        "attempts": "{} counted, {} lost with their workers, {} with their leases".format(*attempts),
-        "jobs by attempts": dict(one.rig.rows("SELECT attempts, count(*) FROM jobs GROUP BY 1 ORDER BY 1")),
-        "returned by their workers": let_go["returned"],
-        "dropped: fenced or cancelled": let_go["dropped"],
-        "moved to the slow queue": one.rig.value("SELECT count(*) FROM jobs WHERE queue = 'slow' AND kind <> 'redo'"),
-        "windows": len(one.teller.generations),
-        "redone": sum(count > 1 for count in one.teller.generations.values()),
-        "entries sent": f"{len(keys)} keys, {len(messages)} messages, at most {max(keys.values(), default=0)} a key",
-        "duplicates reported": dict(
-            one.rig.rows("SELECT cause, count(*) FROM findings WHERE kind = 'duplicate' GROUP BY 1 ORDER BY 1")
-        ),
-    }
-    for name, value in rows.items():
-        table.add_row(name, str(value))
-    CONSOLE.print(table)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, end)
 
 
 def main() -> int:
     """Run the soak; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--jobs", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=3, help="worker processes at a time")
-    parser.add_argument("--every", type=float, default=2.0, help="seconds from trouble to trouble, on average")
-    parser.add_argument("--seed", type=int, default=None, help="of the requests; drawn and printed by default")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where to leave the logs")
-    options = parser.parse_args()
-    options.seed = random.randrange(10**6) if options.seed is None else options.seed
-    CONSOLE.print(f"seed {options.seed}")
-    os.environ |= {"AWS_EC2_METADATA_DISABLED": "true"}
-    with set_up(options) as (one, world, queues):
-        try:
-            soak(one)
-            wrong = wait_for_the_rest(one, world, queues)
-            lasted_s = one.now_s
-            wrong += audit(one.crew)
-            found, messages = all_wrong(
-                one.rig,
-                world,
-                one.troubles,
-                cancelled=one.cancelled,
-                generations=one.teller.generations,
-                queues=queues,
-            )
-            show(one, messages, lasted_s)
-        finally:
-            if options.keep:
-                shutil.copytree(one.crew.folder, options.keep, dirs_exist_ok=True)
-    wrong += found
-    for line in wrong:
-        CONSOLE.print(f"BROKEN: {line}", markup=False, soft_wrap=True)
-    CONSOLE.print(f"{len(wrong)} things broke" if wrong else "nothing broke")
-    return 1 if wrong else 0
+    soak = Soak(parse(sys.argv[1:]))
+    CONSOLE.print(f"seed {soak.options.seed}")
+    end_on_signals()
+    code = 0
+    try:
+        with ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="dl-soak-", dir="/tmp")).resolve()
+            folder.chmod(0o755)  # PostgreSQL's user must get in when root runs this
+            stack.callback(forget, folder)
+            postgres = stack.enter_context(OwnPostgres(folder / "ledger"))
+            endpoint = stack.enter_context(ministack_server())
+            soak.began_s = time.monotonic()
+            soak.run(endpoint, postgres, folder)
+    except SignalledError as signalled:
+        soak.ended_by = signal.Signals(signalled.number).name
+        code = 128 + signalled.number
+    soak.show()
+    return 1 if soak.failures else code
 
 
 if __name__ == "__main__":

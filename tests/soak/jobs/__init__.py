@@ -1,0 +1,1 @@
+"""Jobs over HTTP, while their workers are killed and paused."""

@@ -1,0 +1,101 @@
+"""A PostgreSQL server of the soak's own, as safe as PostgreSQL can be, which is stopped at once and started again."""
+
+import random
+import threading
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from sqlalchemy.engine import make_url
+
+from ledger import schema
+from ledger.embedded import embedded_postgres, end_postgres_at_once
+from ledger.store import connect_arguments
+from tests.soak.hands import Notes
+from tests.soak.worker import EFFECTS
+
+_TEMPLATE = "template_soak"
+_AGAIN_ODDS = 0.25
+
+
+class OwnPostgres:
+    """The server, as a context manager. Nothing of it is switched off: fsync is on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = ExitStack()
+        self._url = ""
+
+    def __enter__(self) -> Self:
+        self._url = self._stack.enter_context(embedded_postgres(self.folder))
+        assert query(self._url, "SHOW fsync") == [("on",)]
+        execute(self._url, f"CREATE DATABASE {_TEMPLATE}")
+        template = self._named(_TEMPLATE)
+        schema.upgrade(template)
+        execute(template, EFFECTS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _named(self, database: str) -> str:
+        return make_url(self._url).set(database=database).render_as_string(hide_password=False)
+
+    def create(self, name: str) -> str:
+        """Make a fresh ledger; gives its URL."""
+        execute(self._url, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
+        return self._named(name)
+
+    def drop(self, name: str) -> None:
+        execute(self._url, f"DROP DATABASE {name} WITH (FORCE)")
+
+    def crash(self, dice: random.Random, notes: Notes) -> None:
+        """Stop it at once, as `pg_ctl stop -m immediate` does, and start it; now and then again while it recovers."""
+        end_postgres_at_once(self.folder)
+        notes.count("immediate stops of PostgreSQL")
+        starting = threading.Thread(target=self._start, name="postgres-start")
+        starting.start()
+        if dice.random() < _AGAIN_ODDS:
+            threading.Event().wait(dice.uniform(0.02, 0.3))
+            if starting.is_alive():
+                end_postgres_at_once(self.folder)
+                notes.count("immediate stops of PostgreSQL")
+                notes.count("stops of PostgreSQL in its recovery")
+        starting.join()
+        self._start()
+
+    def _start(self) -> None:
+        with suppress(Exception), embedded_postgres(self.folder):
+            pass  # it stays, since the soak uses it, too
+
+
+def query(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Ask a ledger, over a connection of its own."""
+    with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
+        return connection.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
+
+
+def execute(url: str, statement: str) -> None:
+    """Tell a ledger, over a connection of its own."""
+    with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
+        connection.execute(statement)  # type: ignore[arg-type]
+
+
+def dump(url: str, table: str, columns: str = "*") -> list[str]:
+    """Write down a table, one line a row, sorted."""
+    with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
+        with connection.cursor().copy(f"COPY (SELECT {columns} FROM {table}) TO STDOUT") as copy:  # type: ignore[arg-type]
+            text = b"".join(map(bytes, copy)).decode("utf-8", "replace")
+    return sorted(text.splitlines())
+
+
+def tables(url: str) -> list[str]:
+    """List all tables, the soak's own included."""
+    listed = (
+        "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname IN ('public', 'soak') ORDER BY 1"
+    )
+    return [name for (name,) in query(url, listed)]

@@ -1,0 +1,87 @@
+"""What is drawn from the seed: which commands are run, and what befalls each process, where and when."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+What = Literal["nothing", "kill", "pause", "lose commits", "drop answers", "terminate"]
+Where = Literal["time", "call", "commit"]
+
+LEASE_S = 3.0
+_WHATS: dict[What, int] = {
+    "nothing": 14,
+    "kill": 46,
+    "pause": 7,
+    "lose commits": 17,
+    "drop answers": 12,
+    "terminate": 4,
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What befalls a process.
+
+    Attributes:
+        where: at a time after its start, at one of its calls to AWS, or at one of its commits.
+        at: which call or commit, from 1; of answers that are dropped or lost, the first of them.
+        after: whether the call or commit takes effect first.
+        seconds: when, for a time; how long, for a pause.
+        count: how many answers are dropped or lost, one after another.
+        late: of a pause at a call, whether the call itself takes effect only when the process goes on.
+    """
+
+    what: What = "nothing"
+    where: Where = "time"
+    at: int = 1
+    after: bool = False
+    start_s: float = 0.0
+    lasts_s: float = 0.0
+    count: int = 1
+    late: bool = False
+
+    def __str__(self) -> str:
+        place = f"after {self.start_s:.2f} s" if self.where == "time" else f"at {self.where} {self.at}"
+        more = {"pause": f" for {self.lasts_s:.1f} s", "lose commits": f", {self.count} of them"}.get(self.what, "")
+        side = "" if self.where == "time" else " after its effect" if self.after else " before its effect"
+        return "nothing" if self.what == "nothing" else f"{self.what} {place}{side}{more}"
+
+
+def draw_trouble(dice: random.Random, start_max_s: float) -> Trouble:
+    """Draw what befalls one process; a time is drawn from its first `start_max_s` seconds."""
+    (what,) = dice.choices(list(_WHATS), list(_WHATS.values()))
+    places: dict[What, tuple[Where, ...]] = {"lose commits": ("commit",), "drop answers": ("call",)}
+    where = dice.choice(places.get(what, ("time", "call", "call", "commit", "commit")))
+    return Trouble(
+        what,
+        where,
+        at=min(1 + int(dice.expovariate(1 / 5)), 25),
+        after=dice.random() < 0.5,
+        start_s=dice.uniform(0.05, start_max_s),
+        lasts_s=LEASE_S * dice.uniform(1.15, 1.8),
+        count=dice.choice([1, 1, 2, 3]),
+        late=dice.random() < 0.5,
+    )
+
+
+def draw_command(dice: random.Random, windows: list[str], plans: list[str]) -> list[str]:
+    """Draw one command of the operators."""
+    window = dice.choice(windows)
+    some = [word for one in dice.sample(windows, dice.randrange(1, len(windows) + 1)) for word in ("--window", one)]
+    commands: dict[tuple[str, ...], int] = {
+        ("dispatch", "--window", window): 30,
+        ("dispatch", "--due"): 24,
+        ("reconcile", *some): 16,
+        ("reconcile", "--lookback", "6h"): 8,
+        ("reconcile", *some, "--delete-orphans"): 3,
+        ("reconcile", *some, "--no-repair"): 2,
+        ("dispatch", "--window", window, "--dry-run"): 2,
+        ("redo", "plan", "--window", window, "--reason", "soak"): 4,
+        ("redo", "plan", "--window", window, "--reason", "soak", "--include-worked"): 1,
+        ("redo", "plan", "--window", window, "--reason", "soak", "--record"): 2,
+    }
+    if plans:
+        commands["redo", "apply", dice.choice(plans[-3:])] = 12
+        commands["redo", "cancel", dice.choice(plans[-3:])] = 1
+    (words,) = dice.choices(list(commands), list(commands.values()))
+    return list(words)
