@@ -1,9 +1,10 @@
 """`python -m tests.soak`: real processes of the product, broken on purpose for as long as you like.
 
-A loop of rounds. In each, bookings of three hours are dispatched, reconciled, redone and worked by real processes, while
+A loop of rounds. In each, bookings of some hours are dispatched, reconciled, redone and worked by real processes, while
 these are killed and paused, PostgreSQL is stopped at once, and answers of AWS and of commits are lost; meanwhile the
 bookings change. Then the product is left in peace, and everything it has left is compared with what must be. AWS is an
-emulator, everything else is real. Ends with 0 when every round was right, 1 when one was not, 130 or 143 after a signal.
+emulator, everything else is real. It ends with 0 when every round was right, 1 when one was not, 130 or 143 after a
+signal.
 
 A round's seed makes up its plan. The processes race, so the same seed does not repeat quite the same round.
 """
@@ -29,7 +30,7 @@ from rich.table import Table
 from tests.aws_servers import ministack_server, reset
 from tests.soak.hands import Notes
 from tests.soak.ledger import OwnPostgres
-from tests.soak.round import Round, forget, play, prepared
+from tests.soak.round import Round, forget, play, prepared, warm_up
 
 CONSOLE = Console(highlight=False, width=140)
 KEPT_MAX = 20
@@ -119,6 +120,8 @@ class Soak:
         self.did.update(one.notes.did)
         line = f"round {self.rounds}, seed {one.seed}: {'right' if not one.wrong else 'WRONG'}"
         CONSOLE.print(f"{line}, {len(one.commands)} processes, {self.lasted_s:.0f} s")
+        if self.options.keep_all:
+            one.keep(self.options.keep / f"round-{one.seed}")
         if one.wrong:
             self.failures[one.seed] = one.wrong
             for wrong in one.wrong[:20]:
@@ -169,6 +172,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="instead of a time: so many rounds")
     parser.add_argument("--seed", type=int, help="of the first round; each further one has the next. Drawn by default")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where failed rounds are kept")
+    parser.add_argument("--keep-all", action="store_true", help="keep the right ones, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written, too")
     options = parser.parse_args(words)
     if not options.hours and not options.minutes:
@@ -204,6 +208,7 @@ def main() -> int:
             stack.callback(forget, folder)
             postgres = stack.enter_context(OwnPostgres(folder / "ledger"))
             endpoint = stack.enter_context(ministack_server())
+            warm_up(folder)
             soak.began_s = time.monotonic()
             soak.run(endpoint, postgres, folder)
     except SignalledError as signalled:

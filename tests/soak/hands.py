@@ -15,7 +15,7 @@ from typing import Any, Self
 from tests.fault.pg_wire import AFTER, BEFORE, Fault, PgProxy
 from tests.product import Running
 from tests.soak.plan import LEASE_S, Trouble
-from tests.wire import Action, Answer, Closing, FaultProxy, Forward, Request, Rule, anything
+from tests.wire import Action, Answer, Closing, FaultProxy, Forward, Request, Rule, anything, on
 
 _STARTED_WITHIN_S = 20.0
 ENDS_WITHIN_S = 90.0
@@ -117,15 +117,22 @@ class Victim:
             self.awake.set()
 
 
-class At(Fault):
-    """A fault at several commits, one after another."""
+class Faults(Fault):
+    """Faults at several commits, one after another: from a number on, or from the first ones of what they do."""
 
-    def __init__(self, first: int, count: int, **more: Any) -> None:
-        super().__init__(first, **more)
-        self.numbers = range(first, first + count)
+    def __init__(self, trouble: Trouble, count: int, **more: Any) -> None:
+        super().__init__(trouble.at if isinstance(trouble.at, int) else trouble.at.encode(), **more)
+        self.skip, self.left = trouble.skip if isinstance(trouble.at, str) else 0, count
 
     def is_at(self, commits: list[bytes]) -> bool:
-        return len(commits) in self.numbers
+        if isinstance(self.at, bytes) and self.at in commits[-1] and self.skip > 0:
+            self.skip -= 1
+            return False
+        begins = len(commits) == self.at if isinstance(self.at, int) else self.at in commits[-1]
+        if self.left and (begins or self.reached.is_set()):
+            self.left -= 1
+            return True
+        return False
 
 
 class Hand:
@@ -193,20 +200,26 @@ class Hand:
         trouble = victim.trouble
         self.aws.rules, self.database.fault = [], None
         self.database.commits.clear()
+        by_name = isinstance(trouble.at, str)
+        rule = partial(
+            Rule,
+            on(trouble.at) if isinstance(trouble.at, str) else anything,
+            skip=trouble.skip if by_name else int(trouble.at) - 1,
+        )
         match trouble.what, trouble.where:
             case "lose commits", _:
-                self.database.fault = At(trouble.at, trouble.count, when=AFTER)
+                self.database.fault = Faults(trouble, trouble.count, when=AFTER)
             case "drop answers", _:
-                self.aws.rules = [Rule(anything, self._drop, times=trouble.count, skip=trouble.at - 1)]
-            case "nothing", _:
+                self.aws.rules = [rule(self._drop, times=trouble.count)]
+            case ("nothing", _) | (_, "time"):
                 pass
             case what, "call":
-                self.aws.rules = [Rule(anything, _at_call(victim, what), times=1, skip=trouble.at - 1)]
+                self.aws.rules = [rule(_at_call(victim, what), times=1)]
             case "kill", "commit":
-                self.database.fault = At(trouble.at, 1, when=AFTER if trouble.after else BEFORE, act=victim.kill)
+                self.database.fault = Faults(trouble, 1, when=AFTER if trouble.after else BEFORE, act=victim.kill)
             case what, "commit":
                 act = victim.pause if what == "pause" else victim.terminate
-                self.database.fault = At(trouble.at, 1, act=act, cut=False)
+                self.database.fault = Faults(trouble, 1, act=act, cut=False)
 
     def _drop(self, request: Request, forward: Forward, closing: Closing) -> Answer | None:
         forward()

@@ -87,15 +87,16 @@ def execute(url: str, statement: str) -> None:
 
 def dump(url: str, table: str, columns: str = "*") -> list[str]:
     """Write down a table, one line a row, sorted."""
-    with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
-        with connection.cursor().copy(f"COPY (SELECT {columns} FROM {table}) TO STDOUT") as copy:  # type: ignore[arg-type]
-            text = b"".join(map(bytes, copy)).decode("utf-8", "replace")
+    statement: Any = f"COPY (SELECT {columns} FROM {table}) TO STDOUT"
+    with (
+        closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection,
+        connection.cursor().copy(statement) as copy,
+    ):
+        text = b"".join(map(bytes, copy)).decode("utf-8", "replace")
     return sorted(text.splitlines())
 
 
 def tables(url: str) -> list[str]:
     """List all tables, the soak's own included."""
-    listed = (
-        "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname IN ('public', 'soak') ORDER BY 1"
-    )
+    listed = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname IN ('public', 'soak') ORDER BY 1"
     return [name for (name,) in query(url, listed)]

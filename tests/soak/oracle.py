@@ -157,6 +157,10 @@ class Evidence:
         document = self.objects.get(entry.object_key)
         return [] if document is None else document["records"]
 
+    def state_of(self, entry: Entry) -> str:
+        """The state of an entry's receipt."""
+        return self.receipts[entry.key][0] if entry.key in self.receipts else "none"
+
     def open(self, kind: str) -> Counter[str]:
         """Count the open findings of a kind by record."""
         return Counter(
@@ -290,7 +294,7 @@ def _repeats_are_reported(evidence: Evidence, heard: Counter[str]) -> Iterator[s
 def effects_are_made_once(evidence: Evidence) -> Iterator[str]:
     """Check that each job that was worked has one effect, and what was replaced has none."""
     for key, entry in evidence.live.items():
-        state, effects = evidence.receipts.get(key, ("none", None))[0], evidence.effects.get(key, [])
+        state, effects = evidence.state_of(entry), evidence.effects.get(key, [])
         if state == "completed" and len(effects) != 1:
             yield f"{'worked twice' if effects else 'lost'}: entry {entry.id} has {len(effects)} effects"
         if state == "superseded" and effects:
@@ -309,7 +313,7 @@ def effects_are_made_once(evidence: Evidence) -> Iterator[str]:
 def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[int, Entry]) -> Iterator[str]:
     """Check one occurrence: its last generation is worked; an earlier one only when a person allowed it."""
     last = generations[max(generations)]
-    if evidence.receipts.get(last.key, ("none",))[0] == "superseded":
+    if evidence.state_of(last) == "superseded":
         yield f"lost: {occurrence} was replaced, and by nothing"
     for generation, entry in generations.items():
         later = generations.get(generation + 1)
@@ -338,36 +342,47 @@ def objects_are_known(evidence: Evidence) -> Iterator[str]:
             yield f"object {key} is of no entry, and no finding says so"
 
 
-def findings_are_as_they_must_be(evidence: Evidence) -> Iterator[str]:
-    """Check that what is open in the end is exactly what the source, the sends and the effects come to."""
-    bad, stale, changed = Counter[str](), Counter[str](), Counter[str]()
+def findings_of_records_are_true(evidence: Evidence) -> Iterator[str]:
+    """Check that what is open of records in the end is exactly what the source, the sends and the effects come to."""
+    wanted: dict[str, Counter[str]] = defaultdict(Counter)
     for version in evidence.source.final():
-        if not version.is_due or version.item is None:
-            continue
-        name, occurrence = version.item["Id"]["S"], version.occurrence
-        if occurrence is not None and not evidence.source.concerns(occurrence):
-            continue
-        generations = evidence.claims.get(occurrence, {}) if occurrence else {}
-        if not generations:
-            bad[name] += not version.is_usable
-            continue
-        sent = [one for one in evidence.records_of(generations[max(generations)]) if one["Id"] == name]
-        changed[name] += not version.is_usable or sent != [plain(version.item)]
-        worked = any(evidence.receipts.get(one.key, ("",))[0] == "completed" for one in generations.values())
-        stale[name] += version.is_usable and worked
-    for kind, wanted in (("bad_record", bad), ("stale_source_status", stale), ("changed_after_dispatch", changed)):
+        occurrence = version.occurrence
+        if version.is_due and (occurrence is None or evidence.source.concerns(occurrence)):
+            assert version.item is not None
+            for kind in _wanted(evidence, version):
+                wanted[kind][version.item["Id"]["S"]] += 1
+    for kind in ("bad_record", "stale_source_status", "changed_after_dispatch"):
         found = evidence.open(kind)
-        if more := found - wanted:
+        if more := found - wanted[kind]:
             yield f"open findings {kind} that are not true: {dict(more)}"
-        if less := wanted - found:
+        if less := wanted[kind] - found:
             yield f"no finding {kind} of {dict(less)}"
+
+
+def _wanted(evidence: Evidence, version: Version) -> Iterator[str]:
+    """Give which findings a record that is due in the end must have."""
+    generations = evidence.claims.get(version.occurrence, {}) if version.occurrence else {}
+    if not generations:
+        if not version.is_usable:
+            yield "bad_record"
+        return
+    assert version.item is not None
+    sent = [one for one in evidence.records_of(generations[max(generations)]) if one["Id"] == version.item["Id"]["S"]]
+    if not version.is_usable or sent != [plain(version.item)]:
+        yield "changed_after_dispatch"
+    if version.is_usable and any(evidence.state_of(one) == "completed" for one in generations.values()):
+        yield "stale_source_status"
+
+
+def nothing_else_is_open(evidence: Evidence) -> Iterator[str]:
+    """Check that no other finding is open, and what a redo repeats was a person's wish."""
     known = {"bad_record", "stale_source_status", "changed_after_dispatch", "duplicate"}
     for kind, cause, state, _, entry, key, _ in evidence.findings:
         if state == "open" and kind not in known:
             yield f"open finding {kind}, {cause}, of {entry or key}"
         if (kind, cause) == ("duplicate", "redo") and state != "acknowledged":
             yield f"a redo's finding is {state}"
-    redone = {evidence.entries[entry].id for kind, cause, _, _, entry, *_ in evidence.findings if cause == "redo"}
+    redone = {evidence.entries[entry].id for _, cause, _, _, entry, *_ in evidence.findings if cause == "redo"}
     wished = {one.id for one in evidence.live.values() if one.generation}
     if redone != wished:
         yield f"entries of redos {sorted(wished)}, reported {sorted(redone)}"
@@ -380,7 +395,8 @@ CHECKS = (
     messages_are_as_promised,
     effects_are_made_once,
     objects_are_known,
-    findings_are_as_they_must_be,
+    findings_of_records_are_true,
+    nothing_else_is_open,
 )
 
 

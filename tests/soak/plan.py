@@ -1,21 +1,37 @@
 """What is drawn from the seed: which commands are run, and what befalls each process, where and when."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 What = Literal["nothing", "kill", "pause", "lose commits", "drop answers", "terminate"]
 Where = Literal["time", "call", "commit"]
+At = int | str
 
 LEASE_S = 3.0
 _WHATS: dict[What, int] = {
-    "nothing": 14,
-    "kill": 46,
-    "pause": 7,
-    "lose commits": 17,
-    "drop answers": 12,
+    "nothing": 12,
+    "kill": 42,
+    "pause": 9,
+    "lose commits": 20,
+    "drop answers": 13,
     "terminate": 4,
 }
+
+
+# What hurts most: what is done just before and just after these.
+CALLS = ("SendMessageBatch", "SendMessageBatch", "PUT object", "BatchGetItem", "Query", "GET bucket?list-type")
+COMMITS = (
+    "INSERT INTO entries",
+    "INSERT INTO open_attempts",
+    "INSERT INTO attempts",
+    "INSERT INTO findings",
+    "INSERT INTO pages",
+    "UPDATE plans",
+)
+WORKER_CALLS = ("ReceiveMessage", "DeleteMessage", "GET object", "ChangeMessageVisibility")
+WORKER_COMMITS = ("INSERT INTO receipts", "INSERT INTO soak.effects", "INSERT INTO soak.effects")
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,8 @@ class Trouble:
 
     Attributes:
         where: at a time after its start, at one of its calls to AWS, or at one of its commits.
-        at: which call or commit, from 1; of answers that are dropped or lost, the first of them.
+        at: which call or commit: its number, from 1, or what it does, of which the `skip`-th one is meant, from 0. Of
+            answers that are dropped or lost, the first of them.
         after: whether the call or commit takes effect first.
         seconds: when, for a time; how long, for a pause.
         count: how many answers are dropped or lost, one after another.
@@ -33,7 +50,8 @@ class Trouble:
 
     what: What = "nothing"
     where: Where = "time"
-    at: int = 1
+    at: At = 1
+    skip: int = 0
     after: bool = False
     start_s: float = 0.0
     lasts_s: float = 0.0
@@ -41,25 +59,30 @@ class Trouble:
     late: bool = False
 
     def __str__(self) -> str:
-        place = f"after {self.start_s:.2f} s" if self.where == "time" else f"at {self.where} {self.at}"
+        place = f"after {self.start_s:.2f} s" if self.where == "time" else f"at {self.where} {self.at}+{self.skip}"
         more = {"pause": f" for {self.lasts_s:.1f} s", "lose commits": f", {self.count} of them"}.get(self.what, "")
         side = "" if self.where == "time" else " after its effect" if self.after else " before its effect"
         return "nothing" if self.what == "nothing" else f"{self.what} {place}{side}{more}"
 
 
-def draw_trouble(dice: random.Random, start_max_s: float) -> Trouble:
+def draw_trouble(
+    dice: random.Random, start_max_s: float, calls: Sequence[str] = CALLS, commits: Sequence[str] = COMMITS
+) -> Trouble:
     """Draw what befalls one process; a time is drawn from its first `start_max_s` seconds."""
     (what,) = dice.choices(list(_WHATS), list(_WHATS.values()))
     places: dict[What, tuple[Where, ...]] = {"lose commits": ("commit",), "drop answers": ("call",)}
     where = dice.choice(places.get(what, ("time", "call", "call", "commit", "commit")))
+    number = min(1 + int(dice.expovariate(1 / 4)), 25)
+    deed = dice.choice(calls if where == "call" else commits)
     return Trouble(
         what,
         where,
-        at=min(1 + int(dice.expovariate(1 / 5)), 25),
+        at=number if dice.random() < 0.4 else deed,
+        skip=dice.choice([0, 0, 0, 1, 2]),
         after=dice.random() < 0.5,
         start_s=dice.uniform(0.05, start_max_s),
         lasts_s=LEASE_S * dice.uniform(1.15, 1.8),
-        count=dice.choice([1, 1, 2, 3]),
+        count=dice.choice([1, 1, 2, 3, 5]),
         late=dice.random() < 0.5,
     )
 
@@ -76,12 +99,12 @@ def draw_command(dice: random.Random, windows: list[str], plans: list[str]) -> l
         ("reconcile", *some, "--delete-orphans"): 3,
         ("reconcile", *some, "--no-repair"): 2,
         ("dispatch", "--window", window, "--dry-run"): 2,
-        ("redo", "plan", "--window", window, "--reason", "soak"): 4,
-        ("redo", "plan", "--window", window, "--reason", "soak", "--include-worked"): 1,
-        ("redo", "plan", "--window", window, "--reason", "soak", "--record"): 2,
+        ("redo", "plan", "--window", window, "--reason", "soak"): 5,
+        ("redo", "plan", "--window", window, "--reason", "soak", "--include-worked"): 3,
+        ("redo", "plan", "--window", window, "--reason", "soak", "--record"): 3,
     }
     if plans:
-        commands["redo", "apply", dice.choice(plans[-3:])] = 12
+        commands["redo", "apply", dice.choice(plans[-3:])] = 16
         commands["redo", "cancel", dice.choice(plans[-3:])] = 1
     (words,) = dice.choices(list(commands), list(commands.values()))
     return list(words)

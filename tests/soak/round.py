@@ -1,4 +1,4 @@
-"""One round: some hours of bookings are dispatched, reconciled, redone and worked in a storm; then in peace; then judged.
+"""One round: bookings of some hours are dispatched, reconciled, redone and worked, in a storm, then in peace; and judged.
 
 Everything that is drawn comes from the round's seed, each actor with dice of its own. Real processes race, so the same
 seed makes up the same plan, but never quite the same round.
@@ -15,23 +15,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.aws_servers import World
 from tests.product import Done, Product, Running, until
 from tests.soak.hands import Hand, Notes, Victim
 from tests.soak.ledger import OwnPostgres, dump, query, tables
 from tests.soak.oracle import Evidence, all_wrong, settled_dump
-from tests.soak.plan import LEASE_S, Trouble, draw_command, draw_trouble
+from tests.soak.plan import LEASE_S, WORKER_CALLS, WORKER_COMMITS, draw_command, draw_trouble
 from tests.soak.source import Source, keep_changing
 
-HOURS = 3
+HOURS = 4
 OPERATORS = 3
 WORKERS = 2
 VISIBILITY_S = 3
-_CHANGE_EVERY_S = 0.25
-_CRASH_EVERY_S = 9.0
-_STORM_S = (9.0, 14.0)
+_CHANGE_EVERY_S = 0.15
+_CRASH_EVERY_S = 8.0
+_STORM_S = (14.0, 22.0)
 _FOREVER_S = 999.0
 _DRAINED_WITHIN_S = 150.0
 _KILLED = -9
@@ -56,9 +55,12 @@ class Command:
     trouble: str
     done: Done
     began: datetime
+    ended: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def line(self) -> str:
-        return f"{self.began.time()} {' '.join(self.words)} [{self.trouble}] -> {self.done.code}\n{self.done.err}"
+        lasted_s = (self.ended - self.began).total_seconds()
+        what = f"{self.began.time()} {' '.join(self.words)} [{self.trouble}]"
+        return f"{what} -> {self.done.code} in {lasted_s:.2f} s\n{self.done.err}"
 
 
 @dataclass
@@ -98,16 +100,15 @@ class Round:
             words = draw_command(dice, self.windows, self.plans)
             if words[-1] == "--record":
                 words.append(dice.choice(sorted(self.source.histories)))
-            trouble = draw_trouble(dice, 0.7)
-            victim = hand.run(lambda words=words: self._start(hand, words), trouble, self.over, _FOREVER_S)
-            self._note(words, victim)
+            trouble, began = draw_trouble(dice, 0.7), datetime.now(UTC)
+            victim = hand.run(partial(self._start, hand, words), trouble, self.over, _FOREVER_S)
+            self._note(words, victim, began)
 
     def _start(self, hand: Hand, words: list[str]) -> Running:
         return self.product.start(*words, "--json", endpoint=hand.aws.url, ledger__database_url=hand.database.url)
 
-    def _note(self, words: list[str], victim: Victim) -> None:
+    def _note(self, words: list[str], victim: Victim, began: datetime) -> None:
         assert victim.running is not None
-        began = datetime.now(UTC)
         done = victim.running.done()
         self.commands.append(Command(words, str(victim.trouble), done, began))
         self.notes.count("commands")
@@ -120,11 +121,11 @@ class Round:
     def consume(self, hand: Hand, dice: random.Random) -> None:
         """Keep a consumer at work; each is killed or told to end after a while."""
         while not self.over.is_set():
-            trouble = draw_trouble(dice, 2.0)
-            victim = hand.run(lambda: self._start_worker(hand), trouble, self.over, dice.uniform(1, 5))
+            trouble, began = draw_trouble(dice, 2.0, WORKER_CALLS, WORKER_COMMITS), datetime.now(UTC)
+            victim = hand.run(partial(self._start_worker, hand), trouble, self.over, dice.uniform(1, 5))
             assert victim.running is not None
             done = victim.running.done()
-            self.commands.append(Command(["worker"], str(trouble), done, datetime.now(UTC)))
+            self.commands.append(Command(["worker"], str(trouble), done, began))
             self.notes.count("consumers")
             self.notes.count("kills -9 of consumers", done.code == _KILLED)
             if done.code not in {0, 1, _KILLED} or any(word in done.err for word in _SUSPICIOUS):
@@ -197,7 +198,7 @@ class Round:
         else:
             for window in self.windows:
                 self.do(hand, "dispatch", "--window", window)
-        self.do(hand, "dispatch", "--due")
+            self.do(hand, "dispatch", "--due")  # the hour may have ended meanwhile
         self.reconcile(hand)
         until(self._is_drained, "all jobs are worked", within_s=_DRAINED_WITHIN_S)
         self._dismiss(workers, dice)
@@ -219,10 +220,11 @@ class Round:
     def do(self, hand: Hand, *words: str) -> None:
         """Run one command in peace; it has to succeed, on a busy machine not at once."""
         for _ in range(_PEACE_TRIES):
+            began = datetime.now(UTC)
             done = self.product.run(
                 *words, "--json", endpoint=hand.aws.url, ledger__database_url=hand.database.url, dispatch__lease="30s"
             )
-            self.commands.append(Command(list(words), "peace", done, datetime.now(UTC)))
+            self.commands.append(Command(list(words), "peace", done, began))
             if done.code in {0, 3}:
                 return
             self.notes.count("tried again in peace")
@@ -320,9 +322,12 @@ def play(one: Round, storm_s: float | None = None) -> None:
         one.wrong.append(f"no peace: {error}")
 
 
+def warm_up(folder: Path) -> None:
+    """Start the process that all others are forked from."""
+    with Product(None, None, folder) as product:
+        product.run("--help").ended(0)
+
+
 def forget(folder: Path) -> None:
     """Remove a folder and what is in it."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["Any", "Round", "Trouble", "forget", "play", "prepared"]
