@@ -87,24 +87,23 @@ def draw_trouble(
     )
 
 
-def draw_command(dice: random.Random, windows: list[str], plans: list[str]) -> list[str]:
-    """Draw one command of the operators."""
+def draw_command(dice: random.Random, windows: list[str], plans: list[str], *, redo: bool) -> list[str]:
+    """Draw one command of the operators; redos only when there may be something to do again."""
     window = dice.choice(windows)
     some = [word for one in dice.sample(windows, dice.randrange(1, len(windows) + 1)) for word in ("--window", one)]
+    plan = ("redo", "plan", "--window", window, "--reason", "soak")
     commands: dict[tuple[str, ...], int] = {
-        ("dispatch", "--window", window): 30,
-        ("dispatch", "--due"): 24,
+        ("dispatch", "--window", window): 34,
+        ("dispatch", "--due"): 20,
         ("reconcile", *some): 16,
         ("reconcile", "--lookback", "6h"): 8,
         ("reconcile", *some, "--delete-orphans"): 3,
         ("reconcile", *some, "--no-repair"): 2,
         ("dispatch", "--window", window, "--dry-run"): 2,
-        ("redo", "plan", "--window", window, "--reason", "soak"): 5,
-        ("redo", "plan", "--window", window, "--reason", "soak", "--include-worked"): 3,
-        ("redo", "plan", "--window", window, "--reason", "soak", "--record"): 3,
     }
-    if plans:
-        commands["redo", "apply", dice.choice(plans[-3:])] = 16
-        commands["redo", "cancel", dice.choice(plans[-3:])] = 1
+    if redo:
+        commands |= {plan: 6, (*plan, "--include-worked"): 6, (*plan, "--record"): 4}
+    if redo and plans:
+        commands |= {("redo", "apply", dice.choice(plans[-2:])): 30, ("redo", "cancel", dice.choice(plans[-2:])): 1}
     (words,) = dice.choices(list(commands), list(commands.values()))
     return list(words)

@@ -1,9 +1,10 @@
-"""One round: bookings of some hours are dispatched, reconciled, redone and worked, in a storm, then in peace; and judged.
+"""One round: hours of bookings are dispatched, reconciled, redone and worked, in a storm, then in peace; then judged.
 
 Everything that is drawn comes from the round's seed, each actor with dice of its own. Real processes race, so the same
 seed makes up the same plan, but never quite the same round.
 """
 
+import itertools
 import json
 import random
 import shutil
@@ -29,9 +30,10 @@ OPERATORS = 3
 WORKERS = 2
 VISIBILITY_S = 3
 _CHANGE_EVERY_S = 0.15
-_CRASH_EVERY_S = 8.0
+_CRASH_EVERY_S = 12.0
 _STORM_S = (14.0, 22.0)
 _FOREVER_S = 999.0
+_REDO_AFTER = 3
 _DRAINED_WITHIN_S = 150.0
 _KILLED = -9
 _CODES = {0, 1, 3, 4, 5, 143, _KILLED}
@@ -96,8 +98,10 @@ class Round:
 
     def operate(self, hand: Hand, dice: random.Random) -> None:
         """Run one command after another, each with its trouble."""
-        while not self.over.is_set():
-            words = draw_command(dice, self.windows, self.plans)
+        for number in itertools.count():
+            if self.over.is_set():
+                return
+            words = draw_command(dice, self.windows, self.plans, redo=number >= _REDO_AFTER)
             if words[-1] == "--record":
                 words.append(dice.choice(sorted(self.source.histories)))
             trouble, began = draw_trouble(dice, 0.7), datetime.now(UTC)
@@ -115,7 +119,7 @@ class Round:
         self.notes.count("kills -9 of commands", done.code == _KILLED)
         if done.code not in _CODES or any(word in done.err for word in _SUSPICIOUS):
             self.wrong.append(f"{' '.join(words)} ended with {done.code}: {done.err[-1500:]}")
-        if words[:2] == ["redo", "plan"] and done.code in {0, 3}:
+        if words[:2] == ["redo", "plan"] and done.code in {0, 3} and done.document["jobs"]:
             self.plans.append(done.document["plan_id"])
 
     def consume(self, hand: Hand, dice: random.Random) -> None:
