@@ -4,10 +4,11 @@ VENV ?= .venv
 FILE ?=
 BIN := $(VENV)/bin
 WORKERS ?= auto
+# Options of soak: --hours 1 --minutes 5 --rounds N --seed N --keep FOLDER --json FILE
 # Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
 SOAK ?=
 
-.PHONY: help demo test check format audit bench bench-http soak-jobs lock clean
+.PHONY: help demo test check format audit bench bench-http soak soak-jobs lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -15,6 +16,7 @@ help:
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
+	@echo "make soak                        five minutes of real processes that are killed, paused and cut off, and judged"
 	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
 demo: $(VENV)/.runtime
@@ -42,8 +44,11 @@ bench: $(VENV)/.dev
 bench-http: $(VENV)/.dev
 	$(BIN)/python -m bench.http
 
-soak-jobs: $(VENV)/.dev
+soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak $(SOAK)
+
+soak-jobs: $(VENV)/.dev
+	$(BIN)/python -m tests.soak.jobs $(SOAK)
 
 # A virtual environment of the pinned versions. Each stamp is made anew when what it was made from has changed.
 $(VENV)/bin/python:

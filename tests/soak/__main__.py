@@ -33,7 +33,7 @@ from tests.soak.ledger import OwnPostgres
 from tests.soak.round import Round, forget, play, prepared, warm_up
 
 CONSOLE = Console(highlight=False, width=140)
-KEPT_MAX = 20
+KEPT_MAX, SHOWN_MAX, UNPLAYED_MAX = 20, 20, 3
 VERDICTS = ("lost", "unexpected", "worked twice")
 DONE = (
     "windows",
@@ -58,7 +58,13 @@ TROUBLE = (
     "dropped AWS answers",
     "runs that died while finishing for the dead",
 )
-REPEATS = ("entries sent twice", "repeats that did no harm", "repeats dropped by FIFO", "tried again in peace")
+REPEATS = (
+    "entries sent twice",
+    "repeats that did no harm",
+    "repeats dropped by FIFO",
+    "repeats put off",
+    "tried again in peace",
+)
 
 
 class SignalledError(BaseException):
@@ -74,16 +80,17 @@ class Soak:
     """The soak as it goes on.
 
     Attributes:
+        begun, rounds: how many rounds have begun, and how many were judged.
         failures: of each failed round, its seed and what was wrong.
     """
 
     options: argparse.Namespace
     began_s: float = field(default_factory=time.monotonic)
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    begun: int = 0
     rounds: int = 0
     did: Counter[str] = field(default_factory=Counter)
     failures: dict[int, list[str]] = field(default_factory=dict)
-    current: Round | None = None
     ended_by: str = "its end"
 
     @property
@@ -92,44 +99,51 @@ class Soak:
 
     def goes_on(self) -> bool:
         options = self.options
+        if options.fail_fast and self.failures:
+            return False
         if options.rounds is not None:
-            return bool(self.rounds < options.rounds)
+            return bool(self.begun < options.rounds)
         return bool(self.lasted_s < options.hours * 3600 + options.minutes * 60)
 
     def run(self, endpoint: str, postgres: OwnPostgres, folder: Path) -> None:
-        """Play one round after another."""
-        while self.goes_on():
-            seed = self.options.seed + self.rounds
-            notes = Notes()
-            with prepared(seed, endpoint, postgres, folder, notes) as self.current:
-                one = self.current
-                try:
-                    play(one)
-                except SignalledError:
-                    one.abort()
-                    self.did.update(notes.did)
-                    raise
-                except Exception:  # noqa: BLE001 - a fault of the soak itself is told as a failed round
-                    one.wrong.append(f"the soak failed: {traceback.format_exc()}")
-                self.take(one)
-            reset(endpoint)
+        """Play one round after another; ends early when several in a row could not be played at all."""
+        unplayed = 0
+        while self.goes_on() and unplayed < UNPLAYED_MAX:
+            seed, notes = self.options.seed + self.begun, Notes()
+            self.begun += 1
+            try:
+                with prepared(seed, endpoint, postgres, folder, notes) as one:
+                    try:
+                        play(one)
+                        self.take(one)
+                    finally:
+                        self.did.update(notes.did)
+                reset(endpoint)
+                unplayed = 0
+            except Exception:  # noqa: BLE001 - a fault of the soak itself is told as a failed round, and the next one played
+                unplayed += 1
+                self.fail(seed, [f"the soak failed: {traceback.format_exc()}"])
 
     def take(self, one: Round) -> None:
         """Take over what a round has come to."""
         self.rounds += 1
-        self.did.update(one.notes.did)
-        line = f"round {self.rounds}, seed {one.seed}: {'right' if not one.wrong else 'WRONG'}"
-        CONSOLE.print(f"{line}, {len(one.commands)} processes, {self.lasted_s:.0f} s")
-        if self.options.keep_all:
-            one.keep(self.options.keep / f"round-{one.seed}")
+        verdict = "WRONG" if one.wrong else "right"
+        CONSOLE.print(
+            f"round {self.rounds}, seed {one.seed}: {verdict}, {len(one.commands)} processes, {self.lasted_s:.0f} s"
+        )
         if one.wrong:
-            self.failures[one.seed] = one.wrong
-            for wrong in one.wrong[:20]:
-                CONSOLE.print(f"  {wrong[:2000]}", markup=False)
-            if len(self.failures) <= KEPT_MAX:
-                kept = self.options.keep / f"round-{one.seed}"
-                one.keep(kept)
-                CONSOLE.print(f"  kept in {kept}; again: python -m tests.soak --seed {one.seed} --rounds 1")
+            self.fail(one.seed, one.wrong)
+        if self.options.keep_all or (one.wrong and len(self.failures) <= KEPT_MAX):
+            kept = self.options.keep / f"round-{one.seed}"
+            one.keep(kept)
+            CONSOLE.print(f"  kept in {kept}")
+
+    def fail(self, seed: int, wrong: list[str]) -> None:
+        """Note a round that was not right."""
+        self.failures[seed] = wrong
+        for line in wrong[:SHOWN_MAX]:
+            CONSOLE.print(f"  {line[:2000]}", markup=False)
+        CONSOLE.print(f"  the same plan again: python -m tests.soak --seed {seed} --rounds 1")
 
     def document(self) -> dict[str, Any]:
         """Give the outcome as it is written to a file."""
@@ -171,6 +185,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=0.0, help="5 when no time is given")
     parser.add_argument("--rounds", type=int, help="instead of a time: so many rounds")
     parser.add_argument("--seed", type=int, help="of the first round; each further one has the next. Drawn by default")
+    parser.add_argument("--fail-fast", action="store_true", help="end with the first round that is wrong")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where failed rounds are kept")
     parser.add_argument("--keep-all", action="store_true", help="keep the right ones, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written, too")

@@ -60,6 +60,15 @@ JOIN destinations ON destinations.id = destination_id
 _TRIES = """
 SELECT entry_id::text, outcome FROM attempts UNION ALL SELECT entry_id::text, 'unknown' FROM open_attempts
 """
+# When each entry was first marked to be sent, and when the run began that did so.
+_FIRST_MARKS = """
+SELECT DISTINCT ON (entry_id) entry_id::text, marked_at, runs.started_at
+FROM (SELECT entry_id, number, fence, marked_at FROM attempts
+      UNION ALL SELECT entry_id, number, fence, marked_at FROM open_attempts) AS tries
+JOIN entries ON entries.id = entry_id
+JOIN runs ON runs.window_id = entries.window_id AND runs.fence = tries.fence
+ORDER BY entry_id, number
+"""
 _FINDINGS = """
 SELECT kind, cause, state, record_id, entry_id::text, object_key, encode(subject, 'hex') FROM findings
 """
@@ -120,6 +129,10 @@ class Evidence:
         for entry, outcome in query(self.url, _TRIES):
             found[self.entries[entry].key].append(outcome)
         return found
+
+    @cached_property
+    def first_marks(self) -> dict[str, tuple[datetime, datetime]]:
+        return {entry: (marked_at, began_at) for entry, marked_at, began_at in query(self.url, _FIRST_MARKS)}
 
     @cached_property
     def objects(self) -> dict[str, Any]:
@@ -235,17 +248,28 @@ def _was_so(evidence: Evidence, entry: Entry, records: Sequence[dict[str, Any]])
         versions = [one for one in evidence.source.histories.get(record["Id"], ()) if _is(one, record)]
         if not versions:
             yield f"unexpected: entry {entry.id} holds what never was: {record}"
-        elif not any(_overlaps(one, entry) for one in versions):
+        elif not any(_was_between(one, entry.run_started_at, entry.opened_at) for one in versions):
             yield f"unexpected: entry {entry.id}, opened {entry.opened_at}, holds what was so at another time: {record}"
+        if not entry.generation and not _was_due_when_marked(evidence, entry, record):
+            yield f"unexpected: entry {entry.id} was sent when this was not due any more: {record}"
 
 
 def _is(version: Version, record: dict[str, Any]) -> bool:
     return version.is_due and version.is_usable and version.item is not None and plain(version.item) == record
 
 
-def _overlaps(version: Version, entry: Entry) -> bool:
-    ended = version.until is not None and version.until + _SLACK < entry.run_started_at
-    return not ended and version.since - _SLACK <= entry.opened_at
+def _was_between(version: Version, began: datetime, ended: datetime) -> bool:
+    over = version.until is not None and version.until + _SLACK < began
+    return not over and version.since - _SLACK <= ended
+
+
+def _was_due_when_marked(evidence: Evidence, entry: Entry, record: dict[str, Any]) -> bool:
+    """Say whether a record was due, at its time, while the run worked that first set out to send it."""
+    marked_at, began = evidence.first_marks[entry.id]
+    return any(
+        one.is_due and one.is_usable and one.occurrence == occurrence_of(record) and _was_between(one, began, marked_at)
+        for one in evidence.source.histories.get(record["Id"], ())
+    )
 
 
 def messages_are_as_promised(evidence: Evidence) -> Iterator[str]:
