@@ -32,6 +32,7 @@ COMMITS = (
 )
 WORKER_CALLS = ("ReceiveMessage", "DeleteMessage", "GET object", "ChangeMessageVisibility")
 WORKER_COMMITS = ("INSERT INTO receipts", "INSERT INTO soak.effects", "INSERT INTO soak.effects")
+_PLACES: dict[What, tuple[Where, ...]] = {"lose commits": ("commit",), "drop answers": ("call",)}
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,14 @@ def draw_trouble(
 ) -> Trouble:
     """Draw what befalls one process; a time is drawn from its first `start_max_s` seconds."""
     (what,) = dice.choices(list(_WHATS), list(_WHATS.values()))
-    places: dict[What, tuple[Where, ...]] = {"lose commits": ("commit",), "drop answers": ("call",)}
-    where = dice.choice(places.get(what, ("time", "call", "call", "commit", "commit")))
+    where = dice.choice(_PLACES.get(what, ("time", "call", "call", "commit", "commit", "commit")))
     number = min(1 + int(dice.expovariate(1 / 4)), 25)
     deed = dice.choice(calls if where == "call" else commits)
     return Trouble(
         what,
         where,
-        at=number if dice.random() < 0.4 else deed,
-        skip=dice.choice([0, 0, 0, 1, 2]),
+        at=number if dice.random() < 0.25 else deed,
+        skip=dice.choice([0, 0, 0, 0, 1, 2]),
         after=dice.random() < 0.5,
         start_s=dice.uniform(0.05, start_max_s),
         lasts_s=LEASE_S * dice.uniform(1.15, 1.8),

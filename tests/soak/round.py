@@ -128,7 +128,7 @@ class Round:
         """Keep a consumer at work; each is killed or told to end after a while."""
         while not self.over.is_set():
             trouble, began = draw_trouble(dice, 2.0, WORKER_CALLS, WORKER_COMMITS), datetime.now(UTC)
-            victim = hand.run(partial(self._start_worker, hand), trouble, self.over, dice.uniform(1, 5))
+            victim = hand.run(partial(self._start_worker, hand), trouble, self.over, dice.uniform(2, 6))
             assert victim.running is not None
             done = victim.running.done()
             self.commands.append(Command(["worker"], str(trouble), done, began))
@@ -202,7 +202,7 @@ class Round:
         for (plan,) in query(self.url, "SELECT id::text FROM plans WHERE state = 'applying'"):
             self.do(hand, "redo", "apply", plan)
         workers = [self._start_worker(hand) for _ in range(WORKERS)]
-        if dice.random() < 0.5:
+        if dice.random() < 0.7:
             self.do(hand, "dispatch", "--due")
         else:
             for window in self.windows:
