@@ -28,6 +28,7 @@ class OwnPostgres:
         self.folder = folder
         self._stack = ExitStack()
         self._url = ""
+        self.is_up = threading.Event()
 
     def __enter__(self) -> Self:
         self._url = self._stack.enter_context(embedded_postgres(self.folder))
@@ -36,6 +37,7 @@ class OwnPostgres:
         template = self._named(_TEMPLATE)
         schema.upgrade(template)
         execute(template, EFFECTS)
+        self.is_up.set()
         return self
 
     def __exit__(
@@ -56,6 +58,7 @@ class OwnPostgres:
 
     def crash(self, dice: random.Random, notes: Notes) -> None:
         """Stop it at once, as `pg_ctl stop -m immediate` does, and start it; now and then again while it recovers."""
+        self.is_up.clear()
         end_postgres_at_once(self.folder)
         notes.count("immediate stops of PostgreSQL")
         starting = threading.Thread(target=self.start, name="postgres-start")
@@ -72,7 +75,7 @@ class OwnPostgres:
     def start(self) -> None:
         """Make sure that it runs."""
         with suppress(UnavailableError), embedded_postgres(self.folder):
-            pass  # it stays, since the soak uses it, too
+            self.is_up.set()  # and it stays so, since the soak uses it, too
 
 
 def query(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:

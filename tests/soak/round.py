@@ -35,6 +35,7 @@ _CRASH_EVERY_S = 12.0
 _STORM_S = (14.0, 22.0)
 _FOREVER_S = 999.0
 _REDO_AFTER = 3
+_WAITS_ODDS, _UP_WITHIN_S = 0.85, 20.0
 _DRAINED_WITHIN_S = 900.0
 _HIDDEN_MAX_S = 15.0
 _KILLED = -signal.SIGKILL
@@ -106,9 +107,15 @@ class Round:
             words = draw_command(dice, self.windows, self.plans, redo=number >= _REDO_AFTER)
             if words[-1] == "--record":
                 words.append(dice.choice(sorted(self.source.histories)))
+            self.await_postgres(dice)
             trouble, began = draw_trouble(dice, 0.7), datetime.now(UTC)
             victim = hand.run(partial(self._start, hand, words), trouble, self.over, _FOREVER_S)
             self._note(words, victim, began)
+
+    def await_postgres(self, dice: random.Random) -> None:
+        """Mostly, begin nothing while PostgreSQL is down: it would end at once."""
+        if dice.random() < _WAITS_ODDS:
+            self.postgres.is_up.wait(_UP_WITHIN_S)
 
     def _start(self, hand: Hand, words: list[str]) -> Running:
         return self.product.start(*words, "--json", endpoint=hand.aws.url, ledger__database_url=hand.database.url)
@@ -127,6 +134,7 @@ class Round:
     def consume(self, hand: Hand, dice: random.Random) -> None:
         """Keep a consumer at work; each is killed or told to end after a while."""
         while not self.over.is_set():
+            self.await_postgres(dice)
             trouble, began = draw_trouble(dice, 2.0, WORKER_CALLS, WORKER_COMMITS), datetime.now(UTC)
             victim = hand.run(partial(self._start_worker, hand), trouble, self.over, dice.uniform(2, 6))
             assert victim.running is not None
