@@ -19,7 +19,7 @@ from dispatch.feeders import Streamed, feed
 from dispatch.judging import Rules, rules_of
 from dispatch.payload import overhead_bytes
 from dispatch.run import Cancellation, Run
-from ledger import clock, findings, outbox, runs
+from ledger import clock, findings, outbox, runs, staging
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
 from ledger.facts import Cause, Destination, RunCounts, RunOutcome
 from ledger.ids import new_id
@@ -218,6 +218,7 @@ class Dispatcher:
 
     def _prepare(self, started: runs.Started, keeper: LeaseKeeper, counts: RunCounts) -> Run:
         tenure = started.tenure
+        staging.discard_others(self.store, tenure)
         destinations = outbox.destinations(self.store, tenure.pipeline_id, self._destinations())
         return Run(
             store=self.store,

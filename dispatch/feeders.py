@@ -66,7 +66,6 @@ def _paged(run: Run) -> Iterator[Batch]:
 
 def _staged(run: Run) -> Iterator[Batch]:
     """Copy every page into the ledger's staging table, then read it back in order: an external sort."""
-    staging.discard_others(run.store, run.tenure)
     expected = largest_bytes = 0
     for page in _pages(run):
         sifted = sift(run, page)

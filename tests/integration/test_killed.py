@@ -157,3 +157,22 @@ def test_killed_in_the_recovery_of_a_killed_run(rig: Rig) -> None:
         assert all_records(rig.world.objects(f"reward-dispatch/{pipeline}/")) == ["a1", "a2", "a3", "b1"]
         rig.assert_books_balance()
     pytest.fail("the recovery never ended")
+
+
+@pytest.mark.parametrize("next_one", ["reconcile", "full", "paged", "staged"])
+def test_whoever_takes_the_window_next_discards_what_a_dead_run_has_staged(rig: Rig, next_one: str) -> None:
+    """Found by the soak of real processes, seed 700: nobody dispatched that window again, and the rows stayed."""
+    watched, pipeline = Death(), f"killed-{next(PIPELINES)}"
+    run_until(rig, "staged", f"{pipeline}-watched", watched)
+    pages = [at for at, name in enumerate(watched.seen, 1) if "stage_page" in name]
+    run_until(rig, "staged", pipeline, Death(pages[-1]))
+    staged = (
+        "SELECT count(*) FROM staged_records JOIN runs ON runs.id = run_id JOIN windows ON windows.id = window_id "
+        "JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %s"
+    )
+    assert rig.value(staged, pipeline) > 0
+    if next_one == "reconcile":
+        rig.reconcile(pipeline=pipeline)
+    else:
+        rig.run(next_one, pipeline=pipeline)
+    assert rig.value(staged, pipeline) == 0

@@ -38,8 +38,8 @@ _REDO_AFTER = 3
 _WAITS_ODDS, _UP_WITHIN_S = 0.85, 20.0
 _DRAINED_WITHIN_S = 900.0
 _HIDDEN_MAX_S = 15.0
-_KILLED = -signal.SIGKILL
-_CODES = {0, 1, 3, 4, 5, 128 + signal.SIGTERM, _KILLED}
+_KILLED, _ENDED_EARLY = -signal.SIGKILL, -signal.SIGTERM  # the latter before it listens to signals
+_CODES = {0, 1, 3, 4, 5, 128 + signal.SIGTERM, _KILLED, _ENDED_EARLY}
 _SUSPICIOUS = ("Traceback", "unexpected ", "please report it", "should be impossible", "AssertionError")
 _PEACE_TRIES = 3
 
@@ -142,7 +142,7 @@ class Round:
             self.commands.append(Command(["worker"], str(trouble), done, began))
             self.notes.count("consumers")
             self.notes.count("kills -9 of consumers", done.code == _KILLED)
-            if done.code not in {0, 1, _KILLED} or any(word in done.err for word in _SUSPICIOUS):
+            if done.code not in {0, 1, _KILLED, _ENDED_EARLY} or any(word in done.err for word in _SUSPICIOUS):
                 self.wrong.append(f"a consumer ended with {done.code}: {done.err[-1500:]}")
 
     def _start_worker(self, hand: Hand) -> Running:
@@ -267,7 +267,7 @@ class Round:
                 one.kill()  # idle; who is told to end waits for its receive
                 continue
             one.signal(signal.SIGTERM)
-            if one.done().code != 0:
+            if one.done().code not in {0, _ENDED_EARLY}:
                 self.wrong.append("a consumer in peace did not end well")
 
     # Judgement

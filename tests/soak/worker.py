@@ -1,5 +1,6 @@
 """A consumer of all queues it is given, in a process of its own; each effect is a row in the receipt's transaction."""
 
+import faulthandler
 import os
 import random
 import signal
@@ -36,6 +37,7 @@ def main() -> int:
     _DICE.seed(os.getpid())
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     logs.configure("info")
     settings = load_settings()
     failed: list[BaseException] = []
