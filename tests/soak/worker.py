@@ -19,6 +19,7 @@ CREATE TABLE soak.effects (
     key text NOT NULL, worker integer NOT NULL, records text[] NOT NULL, made_at timestamptz DEFAULT clock_timestamp());
 """
 _DICE = random.Random()
+_LOOK_S = 0.1
 
 
 def grant(payload: dict[str, Any], connection: Any) -> dict[str, int]:
@@ -54,5 +55,6 @@ def main() -> int:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(_LOOK_S)  # a signal may come to another thread, and this one hears of it when it looks
     return 1 if failed else 0
