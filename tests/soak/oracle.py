@@ -18,6 +18,7 @@ from tests.soak.ledger import dump, query
 from tests.soak.source import GROUP, ROUTES, Occurrence, Source, Version, instant_ns, occurrence_of, plain
 
 _SLACK = timedelta(milliseconds=50)
+_IN_ONE_TRANSACTION = timedelta(seconds=20)
 _FIFO = ".fifo"
 
 
@@ -68,6 +69,10 @@ FROM (SELECT entry_id, number, fence, marked_at FROM attempts
 JOIN entries ON entries.id = entry_id
 JOIN runs ON runs.window_id = entries.window_id AND runs.fence = tries.fence
 ORDER BY entry_id, number
+"""
+_PLANS = """
+SELECT start_s, applying_at, scope FROM plans JOIN windows ON windows.id = window_id
+WHERE applying_at IS NOT NULL ORDER BY applying_at
 """
 _FINDINGS = """
 SELECT kind, cause, state, record_id, entry_id::text, object_key, encode(subject, 'hex') FROM findings
@@ -160,10 +165,15 @@ class Evidence:
         return query(self.url, _FINDINGS)
 
     @cached_property
-    def plans(self) -> dict[str, tuple[datetime, bool]]:
-        """The plans that were applied, by their run: when, and whether worked records were wanted, too."""
-        rows = query(self.url, "SELECT run_id::text, applying_at, scope FROM plans WHERE run_id IS NOT NULL")
-        return {run: (at, json.loads(scope)["include_worked"]) for run, at, scope in rows}
+    def plans(self) -> list[tuple[int, datetime, bool]]:
+        """The plans that were begun, in order of time: window, when, and whether worked records were wanted, too."""
+        rows = query(self.url, _PLANS)
+        return [(window_s, at, json.loads(scope)["include_worked"]) for window_s, at, scope in rows]
+
+    def plan_of(self, entry: Entry) -> tuple[datetime, bool] | None:
+        """The plan that has opened an entry: it is begun right after, in the same transaction."""
+        begun = [(at, also) for window_s, at, also in self.plans if window_s == entry.window_s and at > entry.opened_at]
+        return begun[0] if begun and begun[0][0] - entry.opened_at < _IN_ONE_TRANSACTION else None
 
     def records_of(self, entry: Entry) -> list[dict[str, Any]]:
         """The records in an entry's object."""
@@ -203,7 +213,7 @@ def everything_is_settled(evidence: Evidence) -> Iterator[str]:
     for key, entry in evidence.live.items():
         if not {"accepted", "received"} & set(evidence.tries[key]):
             yield f"entry {entry.id} is finished, but no try of it was proven: {evidence.tries[key]}"
-        if entry.generation and entry.run_id not in evidence.plans:
+        if entry.generation and evidence.plan_of(entry) is None:
             yield f"entry {entry.id} has generation {entry.generation}, and no plan"
 
 
@@ -342,11 +352,12 @@ def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[i
     for generation, entry in generations.items():
         later = generations.get(generation + 1)
         state, finished_at = evidence.receipts.get(entry.key, ("none", None))
-        if later is None or state != "completed" or finished_at is None or later.run_id not in evidence.plans:
+        plan = None if later is None else evidence.plan_of(later)
+        if plan is None or state != "completed" or finished_at is None:
             continue
-        applying_at, include_worked = evidence.plans[later.run_id]
+        applying_at, include_worked = plan
         if finished_at < applying_at and not include_worked:
-            yield f"worked twice: {occurrence} had been worked, and plan of run {later.run_id} sent it again"
+            yield f"worked twice: {occurrence} had been worked, and the plan of {applying_at} sent it again"
         if finished_at >= applying_at and not _owes(evidence, entry):
             yield f"worked twice: {occurrence} was worked after a redo had replaced its job {entry.id}"
 

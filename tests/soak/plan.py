@@ -102,7 +102,8 @@ def draw_command(dice: random.Random, windows: list[str], plans: list[str], *, r
         ("dispatch", "--window", window, "--dry-run"): 2,
     }
     if redo:
-        commands |= {plan: 6, (*plan, "--include-worked"): 6, (*plan, "--record"): 4}
+        commands |= {plan: 4, (*plan, "--include-worked"): 4, (*plan, "--record"): 3, (*plan, "--group"): 6}
+        commands[*plan, "--include-worked", "--group"] = 8
     if redo and plans:
         commands |= {("redo", "apply", dice.choice(plans[-2:])): 30, ("redo", "cancel", dice.choice(plans[-2:])): 1}
     (words,) = dice.choices(list(commands), list(commands.values()))

@@ -11,19 +11,21 @@ import shutil
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import psycopg
+
 from tests.aws_servers import World
 from tests.product import Done, Product, Running, until
 from tests.soak.hands import Hand, Notes, Victim
 from tests.soak.ledger import OwnPostgres, dump, query, tables
 from tests.soak.oracle import Evidence, all_wrong, settled_dump
-from tests.soak.plan import LEASE_S, WORKER_CALLS, WORKER_COMMITS, draw_command, draw_trouble
+from tests.soak.plan import LEASE_S, WORKER_CALLS, WORKER_COMMITS, Trouble, draw_command, draw_trouble
 from tests.soak.source import Source, keep_changing
 
 HOURS = 4
@@ -34,7 +36,7 @@ _CHANGE_EVERY_S = 0.15
 _CRASH_EVERY_S = 12.0
 _STORM_S = (14.0, 22.0)
 _FOREVER_S = 999.0
-_REDO_AFTER = 3
+_REDO_AFTER, _APPLIED_ODDS, _WORKED_ODDS = 3, 0.9, 0.7
 _WAITS_ODDS, _UP_WITHIN_S = 0.85, 20.0
 _DRAINED_WITHIN_S = 900.0
 _HIDDEN_MAX_S = 15.0
@@ -74,7 +76,7 @@ class Round:
 
     Attributes:
         over: set when the storm is.
-        plans: ids of redo plans that were made.
+        plans, fresh_plans: ids of redo plans that were made, and those that nobody has tried to apply.
         wrong: what was found wrong, one line each.
     """
 
@@ -87,6 +89,7 @@ class Round:
     postgres: OwnPostgres
     over: threading.Event = field(default_factory=threading.Event)
     plans: list[str] = field(default_factory=list)
+    fresh_plans: list[str] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -104,13 +107,25 @@ class Round:
         for number in itertools.count():
             if self.over.is_set():
                 return
-            words = draw_command(dice, self.windows, self.plans, redo=number >= _REDO_AFTER)
-            if words[-1] == "--record":
-                words.append(dice.choice(sorted(self.source.histories)))
             self.await_postgres(dice)
+            words = self._draw(dice, redo=number >= _REDO_AFTER)
             trouble, began = draw_trouble(dice, 0.7), datetime.now(UTC)
             victim = hand.run(partial(self._start, hand, words), trouble, self.over, _FOREVER_S)
             self._note(words, victim, began)
+
+    def _draw(self, dice: random.Random, *, redo: bool) -> list[str]:
+        """Draw a command; a plan that was just made is mostly applied before it is out of date."""
+        if self.fresh_plans and dice.random() < _APPLIED_ODDS:
+            return ["redo", "apply", self.fresh_plans.pop()]
+        words = draw_command(dice, self.windows, self.plans, redo=redo)
+        if words[-1] == "--record":
+            words.append(dice.choice(sorted(self.source.histories)))
+        if words[-1] == "--group":
+            groups: list[str] = []
+            with suppress(psycopg.Error):  # it may be down
+                groups = [group for (group,) in query(self.url, _GROUPS, words[3])]
+            return [*words, dice.choice(groups)] if groups else ["dispatch", "--window", words[3]]
+        return words
 
     def await_postgres(self, dice: random.Random) -> None:
         """Mostly, begin nothing while PostgreSQL is down: it would end at once."""
@@ -130,6 +145,7 @@ class Round:
             self.wrong.append(f"{' '.join(words)} ended with {done.code}: {done.err[-1500:]}")
         if words[:2] == ["redo", "plan"] and done.code in {0, 3} and done.document["jobs"]:
             self.plans.append(done.document["plan_id"])
+            self.fresh_plans.append(done.document["plan_id"])
 
     def consume(self, hand: Hand, dice: random.Random) -> None:
         """Keep a consumer at work; each is killed or told to end after a while."""
@@ -205,8 +221,7 @@ class Round:
     def make_peace(self, hand: Hand) -> None:
         """Let the product finish everything by itself, and look whether it then rests."""
         dice = self.dice("peace")
-        held = "SELECT 1 FROM windows WHERE lease_until > ledger_now()"
-        until(lambda: not query(self.url, held), "the leases of the dead have ended", within_s=4 * LEASE_S)
+        self.await_leases()
         for (plan,) in query(self.url, "SELECT id::text FROM plans WHERE state = 'applying'"):
             self.do(hand, "redo", "apply", plan)
         workers = [self._start_worker(hand) for _ in range(WORKERS)]
@@ -217,6 +232,7 @@ class Round:
                 self.do(hand, "dispatch", "--window", window)
             self.do(hand, "dispatch", "--due")  # the hour may have ended meanwhile
         self.reconcile(hand)
+        self.redo(hand, dice)
         self.await_work()
         self._dismiss(workers, dice)
         self.reconcile(hand)
@@ -228,13 +244,31 @@ class Round:
         if wrote:
             self.wrong.append(f"a further reconcile did {sorted(wrote)}")
 
+    def await_leases(self) -> None:
+        """Wait until no dead process has a window."""
+        held = "SELECT 1 FROM windows WHERE lease_until > ledger_now()"
+        until(lambda: not query(self.url, held), "the leases of the dead have ended", within_s=4 * LEASE_S)
+
+    def redo(self, hand: Hand, dice: random.Random) -> None:
+        """Redo one window, killed on the way; what was begun has to be finished, what was not may be out of date."""
+        words = ["redo", "plan", "--window", dice.choice(self.windows), "--reason", "soak"]
+        planned = self.do(hand, *words, *["--include-worked"] * (dice.random() < _WORKED_ODDS))
+        if planned is None or not planned.document["jobs"]:
+            return
+        apply = ["redo", "apply", planned.document["plan_id"]]
+        trouble = Trouble("kill", "commit", at=dice.randrange(1, 16), after=dice.random() < 0.5)
+        began = datetime.now(UTC)
+        self._note(apply, hand.run(partial(self._start, hand, apply), trouble, threading.Event(), _FOREVER_S), began)
+        self.await_leases()
+        self.do(hand, *apply, codes={0, 3, 5})
+
     def reconcile(self, hand: Hand) -> None:
         """Reconcile whatever windows there are."""
         known = {start for (start,) in query(self.url, _KNOWN_WINDOWS)}
         words = [word for window in sorted(known | set(self.windows)) for word in ("--window", window)]
         self.do(hand, "reconcile", *words)
 
-    def do(self, hand: Hand, *words: str) -> None:
+    def do(self, hand: Hand, *words: str, codes: Collection[int] = (0, 3)) -> Done | None:
         """Run one command in peace; it has to succeed, on a busy machine not at once."""
         for _ in range(_PEACE_TRIES):
             began = datetime.now(UTC)
@@ -242,10 +276,11 @@ class Round:
                 *words, "--json", endpoint=hand.aws.url, ledger__database_url=hand.database.url, dispatch__lease="30s"
             )
             self.commands.append(Command(list(words), "peace", done, began))
-            if done.code in {0, 3}:
-                return
+            if done.code in codes:
+                return done
             self.notes.count("tried again in peace")
         self.wrong.append(f"in peace, {' '.join(words)} ended with {done.code}: {done.err[-1500:]}")
+        return None
 
     def await_work(self) -> None:
         """Wait until all jobs are worked, and the queues empty.
@@ -309,6 +344,10 @@ _READS = {
 _UNWORKED = (
     "SELECT 1 FROM entries LEFT JOIN receipts USING (idempotency_key) WHERE void_reason IS NULL "
     "AND coalesce(state, '') NOT IN ('completed', 'superseded') LIMIT 1"
+)
+_GROUPS = (
+    "SELECT DISTINCT group_json FROM entries JOIN windows ON windows.id = window_id "
+    "WHERE start_s = extract(epoch FROM %s::timestamptz) AND void_reason IS NULL ORDER BY 1"
 )
 _KNOWN_WINDOWS = (
     "SELECT to_char(to_timestamp(start_s) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') FROM windows "
