@@ -128,6 +128,9 @@ class Database:
         self.plain = psycopg.connect(**connect_arguments(url), autocommit=True)
         self.plain.execute("SET timezone = 'UTC'")
         self.plain.execute(_PREPARE)
+        ((database,),) = self.ask("SELECT current_database()")
+        for setting in ("plan_cache_mode = force_generic_plan", "jit = off"):  # planning took half the server's time
+            self.tell(f'ALTER DATABASE "{database}" SET {setting}')
         names = self.plain.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         self.tables = sorted(name for (name,) in names if name not in TABLES_KEPT)
 
@@ -163,8 +166,7 @@ class Database:
         else:
             with patch.object(psycopg, "connect", Pooled.connect):
                 fresh = usual(store)
-            fresh.prepare_threshold = 2
-        fresh.home = self
+        fresh.prepare_threshold, fresh.home = 0, self
         return fresh
 
     def take_back(self, connection: Pooled) -> None:
@@ -172,8 +174,7 @@ class Database:
         with suppress(psycopg.Error):
             if connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.pgconn.exec_(b"ROLLBACK")
-            connection.pgconn.exec_(b"CLOSE ALL")
-            connection.pgconn.exec_(b"DISCARD TEMP")
+            connection.pgconn.exec_(b"CLOSE ALL; DISCARD TEMP")
             if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
                 self._free.append(connection)
                 return
@@ -269,7 +270,6 @@ def _transact(
     connection = store._connection
     if connection is None or connection.closed:
         connection = store._connection = store.connect()
-    connection.execute(_SET_TIME, (scheduler.now.isoformat(),))
     held, actor.keeps_turn = actor.keeps_turn, True
 
     def broken(open_connection: Any) -> None:
@@ -279,8 +279,9 @@ def _transact(
         open_connection.close()
         raise psycopg.OperationalError("the connection was lost before the commit")
 
+    changed = broken if fault in {"crash_before", "error_before"} else work
     try:
-        done = usual(store, broken if fault in {"crash_before", "error_before"} else work)
+        done = usual(store, changed) if held else _in_transaction(connection, scheduler, changed)
     finally:
         actor.keeps_turn = held
     if fault == "crash_after":
@@ -288,4 +289,17 @@ def _transact(
     if fault in {"error_after", "late"}:
         store.close()
         raise psycopg.OperationalError("the answer to the commit was lost")
+    return done
+
+
+def _in_transaction(connection: Any, scheduler: Scheduler, work: Callable[[Any], Any]) -> Any:
+    """Do what `Store._transact` does, with the simulation's time told on the same way to the server as the beginning."""
+    connection.pgconn.exec_(f"BEGIN; SET simulation.now = '{scheduler.now.isoformat()}'".encode())
+    try:
+        done = work(connection)
+    except BaseException:
+        if not connection.closed:
+            connection.rollback()
+        raise
+    connection.commit()
     return done
