@@ -1,6 +1,5 @@
 """Jobs: asked for, listed, looked at, cancelled, followed."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -15,13 +14,13 @@ from ledger.jobs import FINAL, LIST_MAX, STATUSES, Job, Wanted, job_document
 from ledger.store import Store
 from ops.api import documents
 from ops.api.access import Operator, Principal, Viewer
-from ops.api.problems import ProblemError, may_answer
+from ops.api.problems import may_answer
 from ops.api.state import Api, Shared, answer, shows
+from ops.api.streams import EventStream
 from ops.context import encoded
 from ops.jobs.requests import AnyRequest, DispatchParams, ReconcileParams, chain, needs_approver, new_job
 
 router = APIRouter(tags=["jobs"])
-_POLL_S = 0.5
 _SILENCE_S = 15.0
 _STREAM_MAX_S = 3600.0
 _EXAMPLE = {
@@ -169,34 +168,26 @@ def follow_job(
     job = _load(api, job_id)
     if job.status in FINAL and last_event_id == job.status:
         return Response(status_code=204)  # a browser connects again until it hears this
-    events = _events(api, job)
-    first = next(events)  # it has begun, so whatever becomes of the connection, its place is given back
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(itertools.chain([first], events), headers=headers, media_type="text/event-stream")
+    return EventStream(_looks(api, job), api.streams)
 
 
-def _events(api: Api, job: Job) -> Iterator[bytes]:
-    if not api.streams.acquire(blocking=False):
-        raise ProblemError(503, "too many streams are open; ask for the job itself", {"Retry-After": "5"})
-    try:
-        yield b"retry: 2000\n\n"
-        yield from _changes(api, job)
-    finally:
-        api.streams.release()
-
-
-def _changes(api: Api, job: Job) -> Iterator[bytes]:
+def _looks(api: Api, job: Job) -> Iterator[bytes]:
+    """Look at a job again and again until it has ended, and yield an event when something has changed."""
     until_s = clock.monotonic_s() + _STREAM_MAX_S
-    shown, shown_s = b"", 0.0
+    shown, shown_s, opening = b"", 0.0, b"retry: 2000\n\n"
     while clock.monotonic_s() < until_s:
         document = encoded(job_document(job))
         if document != shown:
             shown, shown_s = document, clock.monotonic_s()
-            yield b"id: %s\ndata: %s\n\n" % (job.status.encode(), document)
+            yield opening + b"id: %s\ndata: %s\n\n" % (job.status.encode(), document)
+            opening = b""
         elif clock.monotonic_s() - shown_s > _SILENCE_S:
             shown_s = clock.monotonic_s()
             yield b": still here\n\n"
-        if job.ended or clock.wait_s(_POLL_S, api.stopping):
+        if job.ended:
+            return
+        yield b""
+        if api.stopping.is_set():
             return
         try:
             job = _load(api, job.id)

@@ -1,7 +1,7 @@
 """How large a request's body may be.
 
-The one place with asynchronous code: a body is counted as it comes in, and what stands between server and application
-speaks ASGI. Starlette has such a limit, too, but answers with plain text.
+One of two places with asynchronous code: a body is counted as it comes in, and what stands between server and
+application speaks ASGI. Starlette has such a limit, too, but answers with plain text.
 """
 
 from starlette.datastructures import Headers

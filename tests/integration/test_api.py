@@ -28,7 +28,7 @@ from ledger.reports import KINDS, Wanted
 from ledger.settings import load_settings
 from ledger.spans import parse_bounds
 from ledger.store import Store
-from ops.api import health, server, state
+from ops.api import health, server, state, streams
 from ops.api import jobs as job_routes
 from ops.context import encoded
 from ops.jobs import kinds
@@ -273,7 +273,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_is_followed_to_its_end(client: TestClient, bench: JobRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_routes, "_POLL_S", 0.01)
+    monkeypatch.setattr(streams, "POLL_S", 0.01)
     job = post(client, REPORT).json()["job_id"]
     seen = threading.Event()
     usual = job_routes._load
