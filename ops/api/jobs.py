@@ -9,18 +9,29 @@ from fastapi.responses import StreamingResponse
 
 from ledger import clock, jobs, runs
 from ledger.errors import DispatchLedgerError, InputError, NotFoundError
-from ledger.instants import Window
+from ledger.instants import Window, parse_window
 from ledger.jobs import FINAL, LIST_MAX, STATUSES, Job, Wanted, job_document
 from ledger.store import Store
 from ops.api import documents
 from ops.api.access import Operator, Principal, Viewer
+from ops.api.bodies import JsonRoute
 from ops.api.problems import may_answer
 from ops.api.state import Api, Shared, answer, shows
 from ops.api.streams import EventStream
 from ops.context import encoded
-from ops.jobs.requests import AnyRequest, DispatchParams, ReconcileParams, chain, needs_approver, new_job
+from ops.jobs.requests import (
+    AnyRequest,
+    DispatchParams,
+    PlanParams,
+    ReconcileParams,
+    RedoParams,
+    chain,
+    needs_approver,
+    new_job,
+)
+from reconcile.redo import scope_of_group
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(tags=["jobs"], route_class=JsonRoute)
 _SILENCE_S = 15.0
 _STREAM_MAX_S = 3600.0
 _EXAMPLE = {
@@ -78,7 +89,7 @@ IdempotencyKey = Annotated[
     "/jobs",
     status_code=202,
     response_model=documents.Accepted,
-    responses=ACCEPTED | may_answer(400, 413, 422),
+    responses=ACCEPTED | may_answer(400, 413, 415, 422),
 )
 def create_job(
     request: Annotated[AnyRequest, Body(discriminator="kind", openapi_examples=_ASKED)],
@@ -91,25 +102,31 @@ def create_job(
 
 
 def accept(api: Api, request: AnyRequest, who: Principal, key: str | None) -> Response:
-    """Write a job down, put its id on its queue if that works at once, and say where to look at it."""
+    """Write a job down, put its id on its queue if that works at once, and say where to look at it.
+
+    The same request again under its key is answered the same, however far the job has come.
+    """
     if needs_approver(request):
         who.require("approver")
     new = new_job(request, who.name, key)
     with api.store() as store:
-        _require_ended(store, request)
+        _require_possible(api, store, request)
         job = jobs.create_job(store, api.pipeline, new, api.settings.jobs.max_depth)
         if job.id == new.id:
             api.sender.send(store, job.id, job.queue)
     location = f"/api/v1/jobs/{job.id}"
-    return answer({"job_id": str(job.id), "status": job.status}, 202, {"Location": location})
+    return answer({"job_id": str(job.id), "status": "pending"}, 202, {"Location": location})
 
 
-def _require_ended(store: Store, request: AnyRequest) -> None:
-    """Refuse windows that have not ended; a worker would have to refuse them, too."""
+def _require_possible(api: Api, store: Store, request: AnyRequest) -> None:
+    """Refuse windows that have not ended, and groups that are none; a worker would have to refuse them, too."""
     for one in chain(request):
         named = _windows(one)
         if named and not runs.has_ended(store, max(named)):
             raise InputError(f"window {max(named)} has not ended yet; it ends at {max(named).end_name}")
+        if isinstance(one.params, RedoParams) and one.params.plan is not None:
+            for group in one.params.plan.group:
+                scope_of_group(group, api.settings.source.group_by, "group")
 
 
 def _windows(request: AnyRequest) -> list[Window]:
@@ -118,6 +135,8 @@ def _windows(request: AnyRequest) -> list[Window]:
             return [window]
         case ReconcileParams(chosen=windows):
             return windows
+        case RedoParams(plan=PlanParams(window=name)):
+            return [parse_window(name)]
     return []
 
 
