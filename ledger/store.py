@@ -16,7 +16,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from ledger import clock
-from ledger.errors import CorruptError, DispatchLedgerError, InputError, UnavailableError
+from ledger.errors import CorruptError, DispatchLedgerError, FencedError, InputError, Refusal, UnavailableError
 from ledger.ids import jitter
 
 LOG = structlog.get_logger(__name__)
@@ -169,12 +169,16 @@ class Store:
 
         Raises:
             UnavailableError: when the database does not come back in time, or is silent for too long.
+            FencedError: when `work` does; the ledger counts it.
             CorruptError: when a constraint of the ledger refused; this is a bug or a damaged ledger.
         """
         delay_s = _FIRST_DELAY_S
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 return self._transact(work)
+            except FencedError as error:
+                self._count(error.refusal)
+                raise
             except psycopg.Error as error:
                 passing = not self.connected or isinstance(error, _PASSING)
                 if not passing or self._is_silence(error) or not tries_left:
@@ -191,6 +195,12 @@ class Store:
         self._connection.silence_s = self.silence_s
         with self._connection.transaction():
             return work(self._connection)
+
+    def _count(self, refusal: Refusal | None) -> None:
+        """Count a refused write as well as it goes, in a transaction of its own: that of the write is rolled back."""
+        if refusal is not None and self._connection is not None:
+            with suppress(psycopg.Error), self._connection.transaction():
+                count_refusal(self._connection, refusal)
 
     def _is_silence(self, error: psycopg.Error) -> bool:
         return self.silence_s < math.inf and isinstance(error, SilentError | errors.ConnectionTimeout)
@@ -220,6 +230,11 @@ class Store:
     def whole(self) -> "Store":
         """The ledger with everything in it: this one, save in a dry run, which works on a copy of one window."""
         return self
+
+
+def count_refusal(connection: Connection, refusal: Refusal) -> None:
+    """Count a write that a fence has refused."""
+    connection.execute(sql("count_refusal"), vars(refusal))
 
 
 def translate(error: psycopg.Error) -> DispatchLedgerError:

@@ -651,6 +651,8 @@ def test_what_prometheus_is_told(client: TestClient, planter: Planter, bench: Jo
     assert lines[f'dispatch_ledger_queue_messages{{queue="{bench.name("dead")}",state="waiting"}}'] == 0
     assert lines['dispatch_ledger_findings{kind="duplicate",state="open"}'] >= 1
     assert lines["dispatch_ledger_windows_owed"] >= 23
+    for kind in ("window", "job", "receipt"):
+        assert lines[f'dispatch_ledger_fence_rejections_total{{kind="{kind}"}}'] == 0
     assert lines["dispatch_ledger_windows_held"] >= 1
     assert lines["dispatch_ledger_entries_unfinished"] == bench.rig.value(
         "SELECT count(DISTINCT entry_id) FROM payload_parts"
@@ -732,6 +734,7 @@ def test_the_life_of_a_receipt(client: TestClient, bench: JobRig) -> None:
             method(other, json={"claim": lost} | ({"status": "failed", "reason": "x"} if method == client.put else {})),
             409,
         )
+    assert 'fence_rejections_total{kind="receipt"} 4.0' in client.get("/metrics").text
     bench.rig.tell("UPDATE receipts SET state = 'superseded', expires_at = NULL WHERE state = 'in_work'")
     assert client.post(other, json={"worker": "w3"}).json() == {"status": "superseded"}
 
