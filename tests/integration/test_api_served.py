@@ -16,7 +16,7 @@ from ops.api import server, streams
 from ops.api.state import STREAMS_MAX
 from ops.api.streams import EventStream
 from tests.api_kit import ask, listening
-from tests.fault.pg_wire import PgProxy
+from tests.fault.pg_wire import AFTER, Fault, PgProxy
 from tests.job_kit import JobRig
 from tests.product import until
 from tests.rig import Rig
@@ -114,3 +114,30 @@ def test_a_ledger_that_hangs_holds_nobody(bench: JobRig, ledger_url: str) -> Non
         until(lambda: ask(port, "GET", "/readyz")[0] == 200, "it is there again")
         assert {status for status, _, _ in all_at_once()} == {200, 202, 404}, "neither threads nor connections are lost"
         assert ledger_is_up(port)
+
+
+def test_jobs_asked_for_while_the_database_comes_and_goes(bench: JobRig, ledger_url: str) -> None:
+    def insist(number: int) -> str:
+        """Ask until it is accepted, as a client that may ask twice does."""
+        key = {"Idempotency-Key": f"job-{number}"}
+        status, _, body = until(lambda: accepted(ask(port, "POST", f"{V1}/jobs", REPORT, **key)), "it is accepted")
+        assert status == 202
+        return str(json.loads(body)["job_id"])
+
+    def accepted(answer: tuple[int, dict[str, str], bytes]) -> Any:
+        assert answer[0] in {202, 503}, answer
+        return answer if answer[0] == 202 else None
+
+    with (
+        PgProxy(ledger_url, Fault(b"INSERT INTO jobs", AFTER)) as wire,
+        listening(bench.settings, wire.url, bench.sender) as (_, port),
+        ThreadPoolExecutor(20) as pool,
+    ):
+        asking = [pool.submit(insist, number) for number in range(40)]
+        for _ in range(5):
+            until(lambda: any(one.done() for one in asking), "some are accepted")
+            wire.leave()
+            wire.come_back()
+        ids = {one.result() for one in asking}
+    kept = {str(job_id) for (job_id,) in bench.rig.rows("SELECT id FROM jobs")}
+    assert (len(ids), ids) == (40, kept), "none is lost, none is doubled"
