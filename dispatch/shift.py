@@ -118,20 +118,31 @@ class Shift:
 
     Args:
         drain: how long a job in hand may still go on once they are to stop.
+        summary: where the messages are counted.
     """
 
-    def __init__(self, station: Station, stop: threading.Event, messages_max: int | None, drain: timedelta) -> None:
+    def __init__(
+        self,
+        station: Station,
+        stop: threading.Event,
+        messages_max: int | None,
+        drain: timedelta,
+        summary: Summary,
+    ) -> None:
         self.station = station
         self.stop = stop
         self.quota = Quota(messages_max)
-        self.summary = Summary()
+        self.summary = summary
         self.keeper = Keeper(station.ledger_url, station.inbox, station.lease, _say_not_renewed)
         self._drain_s = drain.total_seconds()
         self._over = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self, concurrency: int) -> Summary:
+    def run(self, concurrency: int, on_begin: Callable[[], None]) -> Summary:
         """Work; returns what became of the messages.
+
+        Args:
+            on_begin: called once, when the handlers are loaded and nothing was received yet.
 
         Raises:
             InputError: when the handler cannot be loaded, or access to the queue is denied.
@@ -144,6 +155,7 @@ class Shift:
             except HandedBackError:
                 return self.summary
             self._say_begun()
+            on_begin()
             self._work([threading.Thread(target=self._guarded, args=(hand,), name="consumer") for hand in hands])
         if self._error is not None:
             raise self._error

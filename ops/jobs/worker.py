@@ -173,9 +173,18 @@ class Beat:
         worker.sender.control.hide(worker.sender.queue(self._lane), self._received, worker.timing.hidden)
 
 
+def worker_document(ended: Counter[str]) -> dict[str, Any]:
+    """Return the document of `worker --json`: what became of the jobs in hand."""
+    return {"jobs": {name: ended[name] for name in ("completed", "failed", "returned", "dropped")}}
+
+
 @dataclass
 class Worker:
-    """What the slots of one process share."""
+    """What the slots of one process share.
+
+    Attributes:
+        ended: what became of the jobs, by how often.
+    """
 
     settings: Settings
     partners: Partners
@@ -184,11 +193,6 @@ class Worker:
     timing: Timing
     console: Console
     ended: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document of `worker --json`: what became of the jobs in hand."""
-        return {"jobs": {name: self.ended[name] for name in ("completed", "failed", "returned", "dropped")}}
 
     def tell(self, job: Job, what: str, reason: str = "") -> None:
         """Print one line for a person, and count."""
@@ -397,16 +401,19 @@ def lanes_of(settings: Settings, queues: Iterable[str]) -> list[Lane]:
 
 
 def run(
-    settings: Settings, cancellation: Cancellation, console: Console, lanes: list[Lane], concurrency: int
-) -> dict[str, Any]:
+    settings: Settings,
+    cancellation: Cancellation,
+    console: Console,
+    lanes: list[Lane],
+    concurrency: int,
+    ended: Counter[str],
+) -> None:
     """Work on jobs until a signal asks for the end; then give the jobs in hand back.
 
     Args:
         lanes: which queues to serve.
         concurrency: how many jobs to work on at the same time, from each queue.
-
-    Returns:
-        The document of `worker --json`.
+        ended: kept up to date with what became of the jobs.
 
     Raises:
         InputError: when table, index, bucket or queues are missing, at the start only.
@@ -418,9 +425,8 @@ def run(
             sender.queue(lane)
         partners = connect_partners(settings, endpoint)
         with wiring.ledger(settings) as store:
-            worker = Worker(settings, partners, sender, store.url, Timing.of(settings), console)
+            worker = Worker(settings, partners, sender, store.url, Timing.of(settings), console, ended)
             _serve(worker, cancellation, [Slot(worker, lane) for lane in lanes for _ in range(concurrency)])
-            return worker.document
 
 
 def _serve(worker: Worker, cancellation: Cancellation, slots: list[Slot]) -> None:

@@ -1,6 +1,7 @@
 """Workers: what was asked for is done once, also when a worker dies, pauses, is stopped, or the queue is down."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -584,7 +585,7 @@ def test_a_queue_that_will_not_do(bench: JobRig, name: str) -> None:
 def test_a_worker_without_its_queues_does_not_begin(bench: JobRig, key: str) -> None:
     settings = bench.rig.settings(**{key.replace(".", "__"): "nowhere"})
     with pytest.raises(InputError, match=rf"'nowhere' does not exist .*{key}"):
-        worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1)
+        worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1, Counter())
 
 
 def test_a_dead_letter_queue_that_may_not_be_used_is_done_without(bench: JobRig) -> None:
