@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from ledger import findings
+from ledger import clock, findings
 from ledger.documents import rows
 from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
@@ -70,11 +70,13 @@ class Started:
 
     Attributes:
         objects_checked: whether an earlier run has already made sure that the window had no objects before its first.
+        asked_s: when the lease was asked for, on this machine's monotonic clock, in seconds.
     """
 
     tenure: Tenure
     started_at: datetime
     objects_checked: bool
+    asked_s: float
 
 
 def start_run(store: Store, request: RunRequest, *, even_held: bool = False) -> Started:
@@ -99,6 +101,8 @@ def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> S
     window = window_id(connection, pipeline, request.window)
     parameters = {"window_id": window, "run_id": request.run_id, "lease": request.lease, "even_held": even_held}
     parameters["only_owed"] = request.only_owed
+    connection.execute("SELECT 1 FROM windows WHERE id = %s FOR NO KEY UPDATE", (window,))
+    asked_s = clock.monotonic_s()
     got = connection.execute(sql("acquire_lease"), parameters).fetchone()
     if got is None and request.only_owed and _is_completed(connection, window):
         raise NotOwedError(f"window {request.window} was completed by another run")
@@ -115,7 +119,7 @@ def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> S
         fence=got[0],
         lease=request.lease,
     )
-    return Started(tenure, started_at, objects_checked=bool(got[1]))
+    return Started(tenure, started_at, objects_checked=bool(got[1]), asked_s=asked_s)
 
 
 def _is_completed(connection: Connection, window: int) -> bool:

@@ -24,9 +24,7 @@ def test_a_job_whose_next_time_comes_while_it_is_at_work(
     monkeypatch.setattr(schedule._Job, "_do", lambda job: go.wait(60))
     cancellation, summary = Cancellation(), Summary()
     with capture_logs() as logs, schedule.started(rig.settings(), cancellation, Console(quiet=True), summary):
-        until(
-            lambda: {one["job"] for one in logs if one["event"] == LEFT_OUT} >= {"dispatch", "deep_reconcile"}, ""
-        )
+        until(lambda: {one["job"] for one in logs if one["event"] == LEFT_OUT} >= {"dispatch", "deep_reconcile"}, "")
         go.set()
         cancellation.ask(15)
     assert {one["log_level"] for one in logs} == {"info"}
