@@ -18,10 +18,13 @@ import pytest
 import structlog
 
 from dispatch import payload
+from dispatch.aws.inbox import Inbox
 from dispatch.aws.session import Session
 from dispatch.consumer import Consumer, Summary
+from dispatch.outages import Outage
 from dispatch.working import Job, Keeper
 from ledger import canonical, outbox, receipts
+from ledger.clock import monotonic_s
 from ledger.errors import InputError, UnavailableError
 from ledger.facts import Destination, Group, SendAnswer
 from ledger.leases import Tenure
@@ -447,6 +450,51 @@ def test_while_the_ledger_does_not_answer_nothing_is_received(
     assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)]
 
 
+def outages(lines: Any) -> list[str]:
+    return [line["event"] for line in lines if line["event"] in {"consumer pauses", "consumer goes on"}]
+
+
+def test_a_queue_that_is_down_for_a_while_is_said_once(
+    rig: Rig, effects: list[str], note: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, "a")
+    usual, failing = Inbox.receive, list(range(30))
+    monkeypatch.setattr(Inbox, "receive", lambda inbox: (failing and unavailable(failing.pop())) or usual(inbox))
+    with structlog.testing.capture_logs() as lines:
+        assert counts(consume(rig, note, 1)) == {"completed": 1}
+    assert (outages(lines), len(effects)) == (["consumer pauses", "consumer goes on"], 1)
+
+
+def test_an_empty_answer_ends_the_pauses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after an outage is not waited for as long as the outage was."""
+    stop, pauses = threading.Event(), list[float]()
+    answers: Any = iter([unavailable, unavailable, unavailable, lambda: None, unavailable, stop.set])
+    monkeypatch.setattr(Inbox, "receive", lambda _: next(answers)())
+    monkeypatch.setattr("dispatch.shift._PAUSE_MAX_S", 60)
+    monkeypatch.setattr(
+        "dispatch.shift.clock", SimpleNamespace(wait_s=lambda s, *_: pauses.append(s), monotonic_s=monotonic_s)
+    )
+    with structlog.testing.capture_logs() as lines:
+        consume(rig, lambda _: None, None, stop)
+    assert pauses == [1, 2, 4, 1]
+    assert outages(lines) == ["consumer pauses", "consumer goes on"] * 2
+
+
+def test_while_objects_cannot_be_read_the_pauses_grow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job is received in vain, and is one hand-out nearer to the dead letters."""
+    send(rig, "a", "b", "c")
+    pauses: list[float] = []
+    monkeypatch.setattr("dispatch.aws.inbox.JobObjects.fetch", unavailable)
+    monkeypatch.setattr("dispatch.shift.retry_delay_s", lambda received: 60)
+    monkeypatch.setattr("dispatch.shift._PAUSE_MAX_S", 60)
+    monkeypatch.setattr(
+        "dispatch.shift.clock", SimpleNamespace(wait_s=lambda s, *_: pauses.append(s), monotonic_s=monotonic_s)
+    )
+    assert counts(consume(rig, lambda _: None, 3)) == {"unavailable": 3}
+    assert pauses == [1, 2, 4][: len(pauses)]
+    assert len(pauses) >= 2
+
+
 def test_a_job_that_was_done_is_recorded_however_long_it_takes(
     rig: Rig, effects: list[str], note: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,9 +523,9 @@ def test_a_job_that_was_done_is_not_called_a_failure(rig: Rig, note: Any, monkey
 def test_one_message_that_cannot_be_hidden_keeps_no_other_job_from_being_renewed(rig: Rig) -> None:
     """SQS refuses after twelve hours."""
     keys = send(rig, "a", "b")
-    troubles: list[str] = []
     inbox = SimpleNamespace(hide=unavailable, held_s=3)
-    keeper = Keeper(rig.url, inbox, timedelta(seconds=0.6), troubles.append)  # type: ignore[arg-type]
+    outage = Outage("not renewed", "renewed")
+    keeper = Keeper(rig.url, inbox, timedelta(seconds=0.6), outage)  # type: ignore[arg-type]
     message, delivery = SimpleNamespace(), SimpleNamespace()
     with Store(rig.url) as store:
         for key in keys:
@@ -489,7 +537,7 @@ def test_one_message_that_cannot_be_hidden_keeps_no_other_job_from_being_renewed
         lambda: not rig.value("SELECT count(*) FROM receipts WHERE expires_at > claimed_at + interval '30 s'"), "both"
     )
     keeper.stop()
-    assert set(troubles) == {"no answer"}
+    assert outage.lasts
 
 
 def test_objects_that_cannot_be_read_now_are_read_later(

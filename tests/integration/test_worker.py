@@ -108,6 +108,21 @@ def test_the_queues_of_a_worker(bench: JobRig) -> None:
         lanes_of(settings, ["reward-point"])
 
 
+def test_what_waits_on_the_slow_queue_from_the_start(bench: JobRig) -> None:
+    """A redo never waits on the fast queue, also when it follows another job, so it need not move."""
+    plan = {"plan": {"window": WINDOW, "reason": "ticket 4711"}}
+    apply = {"apply": str(new_id())}
+    for params in (plan, apply):
+        assert bench.job(bench.post("redo", params, send=False)).queue == "slow"
+        first = bench.job(
+            bench.post("dispatch", {"window": WINDOW}, send=False, follow_up={"kind": "redo", "params": params})
+        )
+        assert first.queue == "fast"
+        assert msgspec.json.decode(first.follow_up or "")["queue"] == "slow"
+    assert bench.job(bench.post("reconcile", {"lookback": "25h"}, send=False)).queue == "slow"
+    assert bench.job(bench.post("reconcile", {"lookback": "24h"}, send=False)).queue == "fast"
+
+
 # The kinds
 
 
