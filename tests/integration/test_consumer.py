@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 from decimal import Decimal
 from functools import cache
@@ -32,7 +33,8 @@ from ledger.receipts import GoAhead
 from ledger.store import Connection, Store
 from tests import ledger_kit as kit
 from tests.aws_servers import World, booking
-from tests.breaking import LostAnswer
+from tests.breaking import Database, LostAnswer
+from tests.conftest import MakeRig
 from tests.product import until
 from tests.rig import Rig
 
@@ -134,13 +136,19 @@ def put_back(rig: Rig, body: str) -> None:
     rig.world.sqs.send_message(QueueUrl=rig.world.queue_url(QUEUE), MessageBody=body)
 
 
-def test_jobs_are_worked_and_their_messages_dropped(rig: Rig, effects: list[str], note: Any) -> None:
-    keys = send(rig, "a", "b", "c", "d", "e")
-    assert counts(consume(rig, note, 5, concurrency=3)) == {"completed": 5}
+@pytest.fixture(params=["ministack", "moto"])
+def either(request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
+    """A world of each kind of emulator."""
+    return make_rig(World(request.getfixturevalue(request.param)))
+
+
+def test_jobs_are_worked_and_their_messages_dropped(either: Rig, effects: list[str], note: Any) -> None:
+    keys = send(either, "a", "b", "c", "d", "e")
+    assert counts(consume(either, note, 5, concurrency=3)) == {"completed": 5}
     assert sorted(effects) == sorted(keys)
-    assert Counter(receipt_rows(rig)) == {("completed", 1, '{"records":1}', None): 5}
-    assert rig.world.message_count(QUEUE) == 0
-    assert "process" in rig.value("SELECT min(worker) FROM receipts")
+    assert Counter(receipt_rows(either)) == {("completed", 1, '{"records":1}', None): 5}
+    assert either.world.message_count(QUEUE) == 0
+    assert "process" in either.value("SELECT min(worker) FROM receipts")
 
 
 @pytest.fixture(params=["twice in the queue", "after five minutes"])
@@ -317,8 +325,9 @@ def test_an_attempt_that_fails_is_told_and_comes_again(rig: Rig, note: Any) -> N
 
 @pytest.mark.parametrize("redrive", [True, False], ids=["dead letters", "none"])
 def test_after_three_attempts_the_redrive_policy_decides(
-    rig: Rig, *, redrive: bool, monkeypatch: pytest.MonkeyPatch
+    either: Rig, *, redrive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rig = either
     delays: list[int] = []
     monkeypatch.setattr("dispatch.shift.retry_delay_s", lambda received: delays.append(received) or 0)
     name = dead_letters(rig.world) if redrive else ""
@@ -506,6 +515,36 @@ def test_a_job_that_was_done_is_recorded_however_long_it_takes(
     )
     assert counts(consume(rig, note, 1)) == {"completed": 1}
     assert (len(effects), failing) == (1, [])
+
+
+def test_the_ledger_goes_away_while_a_job_is_worked_on(
+    rig: Rig, effects: list[str], note: Any, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is told when the ledger is back; no job is worked twice, and the consumer goes on."""
+    send(rig, "a", "b")
+    monkeypatch.setattr("dispatch.working._RECORD_AGAIN_S", 0.01)
+    monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
+    usual, failed = receipts.complete, list[int]()
+
+    def complete(*told: Any) -> Any:
+        try:
+            return usual(*told)
+        except UnavailableError:
+            failed.append(1)
+            if len(failed) == 2:
+                outage.close()
+            raise
+
+    def handler(document: Any) -> Any:
+        if not effects:
+            outage.enter_context(Database(postgres, rig).away())
+        return note(document)
+
+    monkeypatch.setattr(receipts, "complete", complete)
+    with ExitStack() as outage:
+        assert counts(consume(rig, handler, 2)) == {"completed": 2}
+    assert (len(effects), len(failed)) == (2, 2)
+    assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)] * 2
 
 
 def test_a_job_that_was_done_is_not_called_a_failure(rig: Rig, note: Any, monkeypatch: pytest.MonkeyPatch) -> None:

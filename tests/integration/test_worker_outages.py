@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 from structlog.testing import capture_logs
 
 from dispatch.aws.control import ControlQueues
 from ledger.errors import UnavailableError
-from ledger.store import Store, connect_arguments
+from ledger.store import Store
 from ops.jobs import kinds
 from ops.jobs.kinds import Kind, Outcome, Task
 from ops.jobs.worker import Slot
+from tests.breaking import Database
 from tests.fault.windows import DUE, drained, fill
 from tests.job_kit import JobRig
 from tests.product import until
@@ -47,29 +47,6 @@ def doing(work: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(kinds.KINDS, "report", Kind(work))
         yield
-
-
-class Database:
-    """The ledger's database, which can go away for a while, for everybody."""
-
-    def __init__(self, server: str, rig: Rig) -> None:
-        self._server, self._rig = server, rig
-        self._name = connect_arguments(rig.url)["dbname"]
-
-    def _tell(self, statement: str) -> None:
-        with psycopg.connect(**connect_arguments(self._server), autocommit=True) as connection:
-            connection.execute(statement)  # type: ignore[arg-type]
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Refuse every connection, and end those that there are."""
-        self._tell(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
-        self._tell(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'")
-        self._rig._reader = None
-        try:
-            yield
-        finally:
-            self._tell(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
 
 
 @pytest.fixture
