@@ -149,7 +149,7 @@ class Beat:
 
     def _beat_until_over(self) -> None:
         with Store(self._worker.url) as store:
-            while not self._over.wait(self._next_s()):
+            while not clock.wait_s(self._next_s(), self._over):
                 try:
                     self._beat(store)
                     self._outage.over()
