@@ -127,5 +127,5 @@ class Consumer:
         """
         if max_messages is not None and max_messages < 1:
             raise InputError(f"{max_messages} messages at most is not allowed; use 1 or more")
-        shift = Shift(self._station, stop or threading.Event(), max_messages, drain, summary or Summary())
+        shift = Shift(self._station, stop or threading.Event(), max_messages, drain, summary)
         return shift.run(self._concurrency, on_begin)

@@ -119,7 +119,7 @@ class Shift:
 
     Args:
         drain: how long a job in hand may still go on once they are to stop.
-        summary: where the messages are counted.
+        summary: where the messages are counted; a new one by default.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class Shift:
         stop: threading.Event,
         messages_max: int | None,
         drain: timedelta,
-        summary: Summary,
+        summary: Summary | None = None,
     ) -> None:
         self.station = station
         self.stop = stop
         self.quota = Quota(messages_max)
-        self.summary = summary
+        self.summary = summary or Summary()
         keeping = Outage("jobs in hand were not renewed", "jobs in hand are renewed again", queue=station.inbox.name)
         self.keeper = Keeper(station.ledger_url, station.inbox, station.lease, keeping)
         self.outage = Outage("consumer pauses", "consumer goes on", queue=station.inbox.name)
