@@ -41,10 +41,15 @@ class ControlQueue(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message in hand: hidden from others until its visibility runs out."""
+    """A message in hand: hidden from others until its visibility runs out.
+
+    Attributes:
+        received: how often the queue has handed it out, this time included.
+    """
 
     body: str
     handle: str
+    received: int = 1
 
 
 class ControlQueues:
@@ -96,9 +101,11 @@ class ControlQueues:
                 MaxNumberOfMessages=1,
                 WaitTimeSeconds=self._wait_s,
                 VisibilityTimeout=_whole_s(visibility),
+                MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
         for message in answer.get("Messages", []):
-            return Received(str(message["Body"]), str(message["ReceiptHandle"]))
+            received = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+            return Received(str(message["Body"]), str(message["ReceiptHandle"]), received)
         return None
 
     def hide(self, queue: ControlQueue, received: Received, visibility: timedelta) -> None:

@@ -21,6 +21,7 @@ from dispatch.aws.control import ControlQueue, Received
 from dispatch.dispatcher import Dispatcher, Partners, connect_partners
 from dispatch.outages import Outage
 from dispatch.run import Cancellation
+from dispatch.shift import held_delay_s
 from ledger import clock, jobs
 from ledger.errors import (
     BusyError,
@@ -297,8 +298,9 @@ class Slot:
             case "exhausted":
                 self._worker.ended["failed"] += 1
                 self._bury(received, refused.error)
-            case "claimed":  # its worker may be dead: the message comes back when its claim has run out
-                control.hide(self._queue, received, timedelta(seconds=refused.wait_s + 1))
+            case "claimed":  # its worker may be dead, or have long to do: the message comes back, later each time
+                delay_s = held_delay_s(received.received, timedelta(seconds=refused.wait_s))
+                control.hide(self._queue, received, timedelta(seconds=delay_s))
             case "foreign":  # for the workers of another pipeline
                 control.hide(self._queue, received, self._worker.timing.pause)
 
@@ -352,6 +354,8 @@ class Slot:
                 LOG.warning("message of a job was not let go; it comes again", reason=str(error))
         except ClaimLostError as error:
             told, reason = "dropped", str(error)
+        except UnavailableError as error:
+            told, reason = "dropped", f"{error}; its claim runs out, and another worker takes it"
         self._worker.tell(hand.job, told, "" if told == "completed" else reason)
         LOG.info("job let go", outcome=told, reason=reason or None)
 

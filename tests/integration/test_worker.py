@@ -528,6 +528,27 @@ def test_a_message_that_comes_twice_is_worked_once(bench: JobRig) -> None:
     assert bench.job(job).attempts == 1
 
 
+def test_the_second_message_of_a_long_job_is_hidden_longer_each_time(bench: JobRig) -> None:
+    """Each time is one hand-out nearer to the dead letters, where it would alarm somebody for nothing."""
+    hidden_s: list[float] = []
+    usual = bench.sender.control.hide
+
+    def hide(queue: ControlQueue, received: Received, visibility: timedelta) -> None:
+        hidden_s.append(visibility.total_seconds())
+        usual(queue, received, NOW)
+
+    job = bench.post("report", {})
+    held = Held(job, new_id())
+    assert isinstance(jobs.claim_job(bench.store, "reward", held, TIMING.lease), Job)
+    slot = bench.slot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.sender.control, "hide", hide)
+        for _ in range(4):
+            assert slot.step()
+    assert TIMING.lease.total_seconds() - 10 < hidden_s[0] <= TIMING.lease.total_seconds() + 1
+    assert hidden_s[1:] == [60, 120, 240]
+
+
 def test_killed_between_failing_a_job_and_putting_it_aside(bench: JobRig) -> None:
     job = bench.post("report", {})
     held = Held(job, new_id())

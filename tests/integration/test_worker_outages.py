@@ -183,3 +183,4 @@ def test_a_worker_that_is_stopped_while_the_ledger_is_away_ends(bench: JobRig, d
             slot._thread.join(60)
             assert not slot._thread.is_alive()
     assert bench.job(job).status == "processing", "its claim runs out, and another worker takes it"
+    assert slot._worker.ended == {"dropped": 1}
