@@ -219,10 +219,16 @@ def claim_job(store: Store, pipeline: str, held: Held, lease: timedelta) -> Job 
     parameters = {**held.key(), "pipeline": pipeline, "lease": lease, "attempts_max": ATTEMPTS_MAX, "reason": _LOST}
 
     def work(connection: Connection) -> Job | Refused:
+        _await_row(connection, held)
         claimed = rows(connection, sql("claim_job"), parameters)
         return Job(**claimed[0]) if claimed else _refusal(connection, parameters)
 
     return store.transaction(work)
+
+
+def _await_row(connection: Connection, held: Held) -> None:
+    """Wait until nobody else writes the job: what runs out is counted by a clock that is read after that."""
+    connection.execute("SELECT 1 FROM jobs WHERE id = %(id)s FOR NO KEY UPDATE", held.key())
 
 
 def _refusal(connection: Connection, parameters: Row) -> Refused:
@@ -252,6 +258,7 @@ def renew_claim(
     parameters = {**held.key(), "lease": lease, "done": done, "total": total}
 
     def work(connection: Connection) -> Literal["held", "lost", "cancelled"]:
+        _await_row(connection, held)
         if rows(connection, update, parameters):
             return "held"
         left = rows(connection, "SELECT status, claim FROM jobs WHERE id = %(id)s", parameters)

@@ -71,15 +71,20 @@ def execute_fenced(store: Store, tenure: Tenure, statement: LiteralString, param
 
 @dataclass
 class LeaseKeeper:
-    """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped."""
+    """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped.
+
+    Attributes:
+        asked_s: when the lease was asked for, on this machine's monotonic clock: it lasts no longer than from then.
+    """
 
     tenure: Tenure
     url: str
+    asked_s: float
     _stop: threading.Event = field(default_factory=threading.Event)
     _lost: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._renewed_s = clock.monotonic_s()
+        self._renewed_s = self.asked_s
         self._thread = threading.Thread(target=self._renew_until_stopped, name="lease", daemon=True)
 
     def start(self) -> None:

@@ -31,6 +31,11 @@ _NOW = (
     "WHERE pipelines.name = %(pipeline)s AND receipts.idempotency_key = %(key)s"
 )
 
+_LOCK = (
+    "SELECT 1 FROM receipts JOIN pipelines ON pipelines.id = receipts.pipeline_id "
+    "WHERE pipelines.name = %(pipeline)s AND receipts.idempotency_key = %(key)s FOR NO KEY UPDATE OF receipts"
+)
+
 
 class Claim(msgspec.Struct, frozen=True):
     """A worker's right to a job, until it runs out and somebody else takes the job.
@@ -139,8 +144,10 @@ def take(store: Store, pipeline: str, key: bytes, worker: str, lease: timedelta)
 def _take(connection: Connection, claim: Claim, parameters: dict[str, object]) -> Taken:
     for _ in range(_TRIES_MAX):
         given = connection.execute(sql("take_receipt"), parameters).fetchone()
+        if given is not None and given[2]:  # late: it asks once more, for the whole of its time
+            given = connection.execute(sql("take_receipt"), parameters).fetchone()
         if given is not None:
-            return GoAhead(claim, *given)
+            return GoAhead(claim, *given[:2])
         now = _now(connection, claim)
         if now is None:
             return UnknownKey()
@@ -174,6 +181,7 @@ def heartbeat(store: Store, claim: Claim, lease: timedelta) -> datetime:
     parameters = {**_parameters(claim), "lease": _checked(lease)}
 
     def work(connection: Connection) -> datetime:
+        connection.execute(_LOCK, parameters)  # the clock is read after that
         renewed = connection.execute(sql("renew_receipt"), parameters).fetchone()
         if renewed is None:
             raise _refusal(claim, _existing(connection, claim))

@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 
 from dispatch.aws.control import ControlQueue, ControlQueues
+from dispatch.outages import Outage
 from ledger import clock, jobs
 from ledger.errors import DispatchLedgerError
 from ledger.jobs import Lane
@@ -82,6 +83,7 @@ class JobSender:
 
 def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: str) -> None:
     """Find the queues, and relay every two seconds until `stop` is set; what goes wrong is logged, and tried again."""
+    outage = Outage("job ids are not relayed; jobs wait in the ledger", "job ids are relayed again")
     with Store(url, _LEDGER_SILENCE_S) as store:
         while not stop.is_set():
             try:
@@ -89,7 +91,8 @@ def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: st
                     sender.queue(lane)
                 if relayed := sender.relay(store, pipeline):
                     LOG.info("job ids relayed", jobs=relayed)
+                outage.over()
             except DispatchLedgerError as error:
-                LOG.warning("job ids are not relayed; jobs wait in the ledger", reason=str(error))
+                outage.met(str(error))
                 clock.wait_s(_REST_S, stop)
             clock.wait_s(RELAY_EVERY_S, stop)
