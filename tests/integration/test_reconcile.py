@@ -714,9 +714,12 @@ def test_a_long_listing_can_be_cancelled(world: World, rig: Rig, monkeypatch: py
             cancellation.ask(15)
         return usual(store, tenure)
 
+    ended: list[Any] = []
     monkeypatch.setattr(evidence, "places_of", places_of)
+    monkeypatch.setattr("reconcile.objects._handle_lacking", lambda *given: ended.append(given))
     (window,) = rig.reconcile(cancellation=cancellation)["windows"]
     assert "cancelled by signal 15" in window["error"]
+    assert not ended, "it does not wait for the end of the listing"
 
 
 def test_a_range_with_far_more_claims_than_records(world: World, rig: Rig) -> None:
