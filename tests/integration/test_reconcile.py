@@ -128,6 +128,23 @@ def test_a_clean_page_is_compared_as_a_whole(
     assert found(rig.reconcile(**settings)) == [("missed", "unknown", "repaired", "redispatched")]
 
 
+def test_an_index_that_carries_the_keys_only(ministack: str, make_rig: MakeRig) -> None:
+    world = World(ministack, projection="KEYS_ONLY")
+    rig = make_rig(world)
+    dispatched(world, rig, "r1", "r2")
+    world.put(booking("done", AT % 30, status="Rewarded"))
+    document = rig.reconcile()
+    assert (found(document), coverage(document)) == ([], (3, 2, 2))
+    world.put(booking("r1", AT % 1, Note="changed"))
+    world.put(booking("late", AT % 10))
+    document = rig.reconcile()
+    assert found(document) == [
+        ("changed_after_dispatch", "", "open", ""),
+        ("missed", "unknown", "repaired", "redispatched"),
+    ]
+    assert_settled(rig, world)
+
+
 def test_what_counts_is_the_content_that_was_sent_last(world: World, rig: Rig) -> None:
     """A redo has sent another content; the record is back to the first one, which nobody has sent since."""
     dispatched(world, rig, "r1")
