@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatch.aws.objects import S3Objects
 from dispatch.aws.queues import SqsQueues
 from dispatch.run import Cancellation
 from ledger import clock, evidence, outbox, receipts, reports
@@ -605,6 +606,31 @@ def test_case_7_young_or_living_work_is_late_not_stuck(world: World, rig: Rig) -
     assert "last run" in document["windows"][0]["left_alone"]
     rig.tell("UPDATE runs SET finished_at = finished_at - interval '6 minutes'")
     assert rig.reconcile(reconcile__grace="4m")["windows"][0]["left_alone"] is None
+
+
+def test_case_7_what_a_run_left_is_finished_once_its_lease_is_over(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(booking("r1", AT % 1))
+
+    def dies(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Objects, "put_many", dies)
+        patch.setattr("ledger.runs.end_run", lambda *_: None)
+        with pytest.raises(KilledError):
+            rig.run()
+    (window,) = rig.reconcile()["windows"]
+    assert (window["left_alone"], window["findings"]) == ("a run is working on it", [])
+    assert drained(world) == []
+    rig.expire_leases("reward")
+    assert found(rig.reconcile()) == [
+        ("unfinished", "not_sent", "repaired", "completed"),
+        ("window_not_dispatched", "", "open", ""),
+    ]
+    assert [one["records"] for one in drained(world)] == [1]
+    assert_settled(rig, world)
 
 
 def test_case_24_missed_records_whose_objects_are_there_were_promised_before(world: World, rig: Rig) -> None:
