@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from ledger.canonical import is_plain_text
-from ledger.errors import ClaimLostError, InputError, UnknownKeyError
+from ledger.errors import ClaimLostError, InputError, Refusal, UnknownKeyError
 from ledger.ids import new_id
 from ledger.results import bounded_reason, encode_result
 from ledger.store import Connection, Store, sql
@@ -262,14 +262,16 @@ def _ending(
 
 
 def _refusal(claim: Claim, now: _Now) -> ClaimLostError:
+    refusal: Refusal | None = Refusal("receipt", claim.pipeline)
     if now.claim == claim.token and now.state in {"completed", "failed"}:
+        refusal = None  # it asks for two ends, and has lost nothing
         why = f"it has ended the job already, as {now.state}"
     elif now.state == "superseded":
         why = "a redo has replaced the job"
     else:
         why = f"the job was taken by another worker, and is {now.state.replace('_', ' ')} there"
     return ClaimLostError(
-        f"the claim on job {claim.key.hex()} is no longer good: {why}; stop, and do not repeat the call"
+        f"the claim on job {claim.key.hex()} is no longer good: {why}; stop, and do not repeat the call", refusal
     )
 
 

@@ -18,6 +18,7 @@ LANES: tuple[Lane, ...] = ("fast", "slow")
 RELAY_EVERY_S = 2.0
 _RELAYED_MAX = 100
 _REST_S = 5.0
+_LEDGER_SILENCE_S = 15.0
 _KEYS = {"fast": "jobs.queue", "slow": "jobs.slow_queue"}
 
 
@@ -81,7 +82,7 @@ class JobSender:
 
 def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: str) -> None:
     """Find the queues, and relay every two seconds until `stop` is set; what goes wrong is logged, and tried again."""
-    with Store(url) as store:
+    with Store(url, _LEDGER_SILENCE_S) as store:
         while not stop.is_set():
             try:
                 for lane in LANES:
