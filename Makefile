@@ -4,11 +4,13 @@ VENV ?= .venv
 FILE ?=
 BIN := $(VENV)/bin
 WORKERS ?= auto
+# Options of faults: --seeds 3000 --first 0 --processes N --json FILE, or --seed N for one history; --help has all of them
+FAULTS ?=
 # Options of soak: --hours 1 --minutes 5 --rounds N --seed N --keep FOLDER --json FILE
 # Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
 SOAK ?=
 
-.PHONY: help demo test check format audit bench bench-http soak soak-jobs lock clean
+.PHONY: help demo test check format audit bench bench-http faults soak soak-jobs lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -16,7 +18,8 @@ help:
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
-	@echo "make soak                        five minutes of real processes that are killed, paused and cut off, and judged"
+	@echo "make faults                      thousands of simulated histories in which things go wrong, minutes"
+	@echo "make soak                        the same, then five minutes of real processes that are killed, paused and cut off"
 	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
 demo: $(VENV)/.runtime
@@ -44,7 +47,10 @@ bench: $(VENV)/.dev
 bench-http: $(VENV)/.dev
 	$(BIN)/python -m bench.http
 
-soak: $(VENV)/.dev
+faults: $(VENV)/.dev
+	$(BIN)/python -m tests.fault.sim $(FAULTS)
+
+soak: faults
 	$(BIN)/python -m tests.soak $(SOAK)
 
 soak-jobs: $(VENV)/.dev

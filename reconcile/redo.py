@@ -47,13 +47,16 @@ class _MovedError(GuardError):
     """What a plan has seen is not what there is."""
 
 
-def scope_of_group(text: str, group_by: Sequence[str]) -> str:
+def scope_of_group(text: str, group_by: Sequence[str], called: str = "--group") -> str:
     """Return the digest of the group that a person names as JSON: an object by attribute, or an array in their order.
+
+    Args:
+        called: what the person calls it.
 
     Raises:
         InputError: when it is no JSON, or does not name each of the attributes once.
     """
-    shape = f"""--group takes JSON such as {{"{group_by[0]}": 1, …}} with {", ".join(group_by)}"""
+    shape = f"""{called} takes JSON such as {{"{group_by[0]}": 1, …}} with {", ".join(group_by)}"""
     try:
         named = json.loads(
             text,
@@ -309,8 +312,13 @@ def _frame(dispatcher: Dispatcher, window: Window, scope: Scope) -> bytes:
 
 
 def _covering(scope: Scope) -> Callable[[Promised], bool]:
+    """Return what a scope covers. On the hour, where two windows meet, a record is the window's that has sent it.
+
+    So no plan of a window takes one record out of a neighbour's job, which would stay and send it once more; it does
+    when the record is named, since whoever names it wants just that.
+    """
     groups, records = {bytes.fromhex(one) for one in scope.groups}, set(scope.records)
-    return lambda one: scope.whole or one.group_digest in groups or one.record_id in records
+    return lambda one: one.record_id in records or (one.here and (scope.whole or one.group_digest in groups))
 
 
 @dataclass(frozen=True)
