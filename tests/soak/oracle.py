@@ -347,7 +347,7 @@ def effects_are_made_once(evidence: Evidence) -> Iterator[str]:
 def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[int, Entry]) -> Iterator[str]:
     """Check one occurrence: its last generation is worked; an earlier one only when a person allowed it."""
     last = generations[max(generations)]
-    if evidence.state_of(last) == "superseded":
+    if evidence.state_of(last) == "superseded" and not _was_given_up(evidence, occurrence):
         yield f"lost: {occurrence} was replaced, and by nothing"
     for generation, entry in generations.items():
         later = generations.get(generation + 1)
@@ -360,6 +360,18 @@ def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[i
             yield f"worked twice: {occurrence} had been worked, and the plan of {applying_at} sent it again"
         if finished_at >= applying_at and not _owes(evidence, entry):
             yield f"worked twice: {occurrence} was worked after a redo had replaced its job {entry.id}"
+
+
+def _was_given_up(evidence: Evidence, occurrence: Occurrence) -> bool:
+    """Say whether a redo could replace a job without sending this again: it was not due any more then, nor is it now."""
+    versions = evidence.source.histories[occurrence[0]]
+    is_due = [one.is_due and one.is_usable and one.occurrence == occurrence for one in versions]
+    begun = [at for _, at, _ in evidence.plans]
+    return not is_due[-1] and any(
+        not due and _was_between(one, at - _IN_ONE_TRANSACTION, at)
+        for one, due in zip(versions, is_due, strict=True)
+        for at in begun
+    )
 
 
 def _owes(evidence: Evidence, entry: Entry) -> bool:
