@@ -363,7 +363,7 @@ def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[i
 
 
 def _was_given_up(evidence: Evidence, occurrence: Occurrence) -> bool:
-    """Say whether a redo could replace a job without sending this again: it was not due any more then, nor is it now."""
+    """Say whether a redo could replace a job without sending this again: it was not due then, and is not due now."""
     versions = evidence.source.histories[occurrence[0]]
     is_due = [one.is_due and one.is_usable and one.occurrence == occurrence for one in versions]
     begun = [at for _, at, _ in evidence.plans]
