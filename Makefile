@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 # Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
 SOAK ?=
+# Options of faults-honest: --only NAME …, --tier all, --jobs 2
+PLANTED ?=
 
-.PHONY: help demo test check format audit bench bench-http soak-jobs lock clean
+.PHONY: help demo test check format audit bench bench-http soak-jobs faults-honest lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -15,6 +17,7 @@ help:
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
+	@echo "make faults-honest               plants a hundred bugs, one at a time, and sees which test catches each"
 	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
 demo: $(VENV)/.runtime
@@ -44,6 +47,9 @@ bench-http: $(VENV)/.dev
 
 soak-jobs: $(VENV)/.dev
 	$(BIN)/python -m tests.soak $(SOAK)
+
+faults-honest: $(VENV)/.dev
+	$(BIN)/python -m tests.fault.planted $(PLANTED)
 
 # A virtual environment of the pinned versions. Each stamp is made anew when what it was made from has changed.
 $(VENV)/bin/python:

@@ -645,6 +645,16 @@ def test_staging_of_a_dead_run_is_discarded_and_never_read(store: Store, connect
     assert kit.ask(connection, "SELECT record_id FROM staged_records") == [(b"new",)]
 
 
+def test_what_the_run_of_another_window_has_staged_is_never_read(store: Store) -> None:
+    other = kit.take(store, "2026-09-17T16:00:00Z")
+    staging.stage_page(store, other, page(1), [kit.record("theirs", other.window, 1)], [])
+    tenure = kit.take(store)
+    staging.discard_others(store, tenure)
+    staging.stage_page(store, tenure, page(1), [kit.record("ours", tenure.window, 1)], [])
+    assert staged_ids(store, tenure, 1) == ["ours"]
+    assert staged_ids(store, other, 1) == ["theirs"]
+
+
 def test_staged_records_that_the_database_lost_are_noticed(store: Store, connection: psycopg.Connection) -> None:
     tenure = kit.take(store)
     staging.stage_page(store, tenure, page(1), [kit.record("r1", tenure.window, 1)], [])
@@ -709,6 +719,18 @@ def test_a_lease_that_ran_out_is_over_although_nobody_took_the_window(store: Sto
         outbox.mark_sending(store, tenure, [entry])
     with pytest.raises(LeaseLostError):
         runs.complete_run(store, tenure, RunCounts())
+
+
+def test_a_tenure_of_before_a_restore_is_over(store: Store, connection: psycopg.Connection) -> None:
+    """A ledger restored from a backup counts a fence a second time: it belongs to the run that has it now."""
+    stale = kit.take(store)
+    entry = opened_entry(store, stale)
+    connection.execute("UPDATE windows SET fence = fence - 1, lease_run_id = NULL, lease_until = NULL")
+    fresh = kit.take(store)
+    assert fresh.fence == stale.fence
+    with pytest.raises(LeaseLostError):
+        outbox.mark_sending(store, stale, [entry])
+    assert len(outbox.mark_sending(store, fresh, [entry])) == 1
 
 
 def test_a_take_over_waits_for_the_transaction_that_holds_the_fence(ledger_url: str) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from dispatch.aws.objects import ListedObject, S3Objects
 from dispatch.aws.queues import SqsQueues
+from dispatch.run import Cancellation
 from ledger import clock, outbox, receipts, reports
 from ledger.canonical import sha256
 from ledger.facts import SendAnswer
@@ -264,6 +266,26 @@ def test_case_19_an_old_orphan_is_tagged_and_nothing_else(world: World, rig: Rig
     assert found(document) == [("orphan_object", "", "repaired", "removed")]
     assert list(world.objects()) == [good]
     assert_settled(rig, world)
+
+
+def test_an_orphan_that_an_entry_refers_to_by_now_is_left_alone(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the last look before it would be removed."""
+    dispatched(world, rig, "r1")
+    (good,) = world.objects()
+    rig.tell("CREATE TABLE put_aside AS SELECT * FROM entries")
+    rig.tell("DELETE FROM entries")
+    usual = S3Objects.find
+
+    def find(objects: S3Objects, bucket: str, key: str) -> ListedObject | None:
+        rig.tell("INSERT INTO entries SELECT * FROM put_aside ON CONFLICT DO NOTHING")
+        return usual(objects, bucket, key)
+
+    monkeypatch.setattr(S3Objects, "find", find)
+    document = rig.reconcile(cancellation=Cancellation(), delete_orphans=True)
+    assert found(document, "orphan_object") == [("orphan_object", "", "open", "")]
+    assert (list(world.objects()), tag_of(world, good)) == ([good], None)
 
 
 def test_an_orphan_that_comes_back_is_tagged_again(world: World, rig: Rig) -> None:

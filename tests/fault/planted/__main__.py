@@ -1,0 +1,94 @@
+"""Plants every bug, one at a time, in a copy of the tree, and shows which test catches it first.
+
+`python -m tests.fault.planted [--only NAME …] [--tier commit|all] [--jobs N]`. Ends with 1 when fewer than 95 in 100
+are caught by the tests that run on every commit, or, in tier `all`, when any is missed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.fault.planted.bugs import BUGS
+from tests.fault.planted.planting import Bug
+from tests.fault.planted.running import Caught, Tier, run_tests, scratch_tree, try_bug
+
+_WANTED_SHARE = 0.95
+_CONTROL_MAX_S = 1800.0
+_KEPT = Path(__file__).parent / "caught.json"
+CONSOLE = Console(soft_wrap=True)
+
+
+def main() -> int:
+    chosen, tier, jobs, kept = _arguments()
+    CONSOLE.print(f"{len(chosen)} bugs; first the same tests without any", highlight=False)
+    if not _passes_without_bugs(chosen):
+        return 2
+    with ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(lambda bug: _told(try_bug(bug, tier)), chosen))
+    _show(results)
+    _keep(results, tier, kept)
+    return 0 if _is_enough(results, tier) else 1
+
+
+def _arguments() -> tuple[Sequence[Bug], Tier, int, Path]:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.planted", description=__doc__)
+    names = [bug.name for bug in BUGS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="only these bugs")
+    parser.add_argument("--tier", choices=["commit", "all"], default="commit", help="which tests may catch them")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--json", type=Path, help="where the table goes as JSON (default: caught.json, of all bugs)")
+    given = parser.parse_args()
+    chosen = [bug for bug in BUGS if given.only is None or bug.name in given.only]
+    return chosen, given.tier, max(1, given.jobs), given.json or (Path("/dev/null") if given.only else _KEPT)
+
+
+def _passes_without_bugs(bugs: Sequence[Bug]) -> bool:
+    """A test that fails anyway catches nothing."""
+    catchers = list(dict.fromkeys(catcher for bug in bugs for catcher in bug.catchers))
+    with scratch_tree() as root:
+        outcome, by, took_s = run_tests(root, catchers, _CONTROL_MAX_S)
+        if outcome == "missed":
+            CONSOLE.print(f"they pass ({took_s:.0f} s)", highlight=False)
+            return True
+        CONSOLE.print(f"{by or outcome} fails without any bug planted; mend that first\n", highlight=False)
+        CONSOLE.print((root / "planted-output.txt").read_text(errors="replace")[-4000:], markup=False, highlight=False)
+        return False
+
+
+def _told(result: Caught) -> Caught:
+    CONSOLE.print(
+        f"{result.outcome:8} {result.seconds:6.1f} s  {result.name}  {result.by}", markup=False, highlight=False
+    )
+    return result
+
+
+def _show(results: Sequence[Caught]) -> None:
+    table = Table("bug", "promise", "outcome", "caught first by", "s", title="Planted bugs")
+    for one in results:
+        test = one.by.rpartition("/")[2]
+        table.add_row(one.name, one.breaks, one.outcome, test, f"{one.seconds:.0f}")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    caught = sum(one.outcome == "caught" for one in results)
+    CONSOLE.print(f"{caught} of {len(results)} caught")
+
+
+def _keep(results: Sequence[Caught], tier: Tier, path: Path) -> None:
+    caught = sum(one.outcome == "caught" for one in results)
+    document = {"tier": tier, "bugs": len(results), "caught": caught, "results": [asdict(one) for one in results]}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _is_enough(results: Sequence[Caught], tier: Tier) -> bool:
+    caught = sum(one.outcome == "caught" for one in results)
+    return caught == len(results) if tier == "all" else caught >= _WANTED_SHARE * len(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
