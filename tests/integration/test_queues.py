@@ -263,12 +263,12 @@ def test_a_connection_lost_after_the_effect(three: Rig, proxy: FaultProxy) -> No
     assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
 
 
-def garbled(body: bytes) -> Any:
+def garbled(body: bytes, code: int = 200) -> Any:
     """Let the request take effect, and answer nonsense."""
 
     def action(request: Any, forward: Callable[[], Answer], closing: Any) -> Answer:
         forward()
-        return Answer(200, [("Content-Type", "application/x-amz-json-1.0")], body)
+        return Answer(code, [("Content-Type", "application/x-amz-json-1.0")], body)
 
     return action
 
@@ -276,6 +276,11 @@ def garbled(body: bytes) -> Any:
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"", b"null", b"[]", b'{"Successful": null, "Failed": null}'])
 def test_an_answer_that_says_nothing(three: Rig, proxy: FaultProxy, body: bytes) -> None:
     proxy.rules.append(Rule(SEND, garbled(body), times=1))
+    assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
+
+
+def test_an_error_of_the_service_may_come_after_the_effect(three: Rig, proxy: FaultProxy) -> None:
+    proxy.rules.append(Rule(SEND, garbled(b'{"__type": "InternalFailure"}', 500), times=1))
     assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
 
 

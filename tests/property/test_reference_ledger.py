@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
+import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +25,7 @@ from ledger.gathering import Gathered, Promised, begin_gathering, gather, supers
 from ledger.ids import new_id
 from ledger.leases import Tenure, check_fence
 from ledger.receipts import Claim, Completed, GoAhead, Held, Superseded, UnknownKey
-from ledger.store import Connection, Store
+from ledger.store import Connection, Store, connect_arguments
 from tests import ledger_kit as kit
 
 MINUTE = timedelta(minutes=1)
@@ -169,9 +170,11 @@ class Ledger(RuleBasedStateMachine):
     """One window of a shared ledger."""
 
     store: ClassVar[Forgetful]
+    reader: ClassVar[psycopg.Connection[Any]]
 
     def __init__(self) -> None:
         super().__init__()
+        self.store.lose = False
         self.reference = Reference()
         self.pipeline = f"p-{new_id()}"
         self.tenures: list[Tenure] = []
@@ -181,6 +184,7 @@ class Ledger(RuleBasedStateMachine):
         self.begin()
         window = self.tenures[0].window
         self.records = [kit.record(f"r{n}", window, n // 2, group=1 + n % 2) for n in range(5)]
+        self.open(self.tenures[0], self.records[:3])
 
     def begin(self) -> None:
         self.requests.append(kit.request(pipeline=self.pipeline))
@@ -198,7 +202,7 @@ class Ledger(RuleBasedStateMachine):
             self.tenures.append(tenure)
 
     def rows(self, query: str, *parameters: object) -> list[Any]:
-        return self.store.transaction(lambda connection: connection.execute(query, parameters).fetchall())  # type: ignore[arg-type]
+        return self.reader.execute(query, parameters).fetchall()  # type: ignore[arg-type]
 
     def fenced(self, tenure: Tenure, write: Callable[[], T]) -> T | None:
         """Write with the lease, or be refused; None when refused."""
@@ -212,24 +216,24 @@ class Ledger(RuleBasedStateMachine):
         return self.reference.promises[data.draw(st.sampled_from(list(self.reference.promises)))]
 
     def tenure(self, data: st.DataObject) -> Tenure:
-        """Draw a tenure, the last one more often than those that may be over."""
-        return data.draw(st.sampled_from([*self.tenures, self.tenures[-1], self.tenures[-1]]))
+        """Draw a tenure: mostly one that holds the window, else one that may be over."""
+        stale = data.draw(st.sampled_from([False, False, False, True]))
+        if not stale and not self.reference.live:
+            self.begin()
+        return data.draw(st.sampled_from([one for one in self.tenures if stale or self.reference.holds(one)]))
 
     # Runs and their leases
 
-    @rule()
-    def a_run_begins(self) -> None:
-        self.begin()
-
-    @rule(data=st.data())
-    def a_run_asks_again(self, data: st.DataObject) -> None:
-        self.start(data.draw(st.sampled_from(self.requests)))
-
-    @precondition(lambda self: self.reference.live)
-    @rule()
-    def the_lease_runs_out(self) -> None:
-        kit.expire(self.store, self.tenures[-1])
-        self.reference.live = False
+    @rule(data=st.data(), how=st.sampled_from(["taken over", "taken over", "asked for", "asked for again", "run out"]))
+    def the_window_changes_hands(self, data: st.DataObject, how: str) -> None:
+        """Its lease runs out, and another run gets it; or one that asks although it is taken does not."""
+        if how in {"taken over", "run out"} and self.reference.live:
+            kit.expire(self.store, self.tenures[-1])
+            self.reference.live = False
+        if how in {"taken over", "asked for"}:
+            self.begin()
+        elif how == "asked for again":
+            self.start(data.draw(st.sampled_from(self.requests)))
 
     @rule()
     def the_next_answer_is_lost(self) -> None:
@@ -237,7 +241,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_run_fails(self, data: st.DataObject) -> None:
-        tenure, reference = self.tenure(data), self.reference
+        tenure, reference = data.draw(st.sampled_from(self.tenures)), self.reference
         runs.end_run(self.store, tenure, "failed", "broke", RunCounts())
         if reference.runs[tenure.run_id] == "running":
             reference.runs[tenure.run_id] = "failed"
@@ -265,7 +269,10 @@ class Ledger(RuleBasedStateMachine):
     def records_are_opened(self, data: st.DataObject) -> None:
         tenure = self.tenure(data)
         chosen = data.draw(st.lists(st.sampled_from(self.records), min_size=1, unique_by=lambda one: one.record_id))
-        groups = self.grouped(chosen)
+        self.open(tenure, chosen)
+
+    def open(self, tenure: Tenure, records: list[Record]) -> None:
+        groups = self.grouped(records)
         opened = self.fenced(tenure, lambda: outbox.open_entries(self.store, tenure, groups, self.routes))
         if opened is not None:
             self.check_opened(tenure, opened, groups, 0)
@@ -279,23 +286,26 @@ class Ledger(RuleBasedStateMachine):
         ours = [(group, self.reference.claim(group.records, generation)) for group in groups]
         wanted = [(group, records) for group, records in ours if records]
         assert opened.claimed == sum(len(records) for _, records in wanted)
-        for entry, (group, records) in zip(opened.entries, wanted, strict=True):
-            bodies = [one.body for one in records]
-            assert (entry.group_digest, entry.generation, entry.records_n) == (group.digest, generation, len(records))
+        by_group = {entry.group_digest: entry for entry in opened.entries}
+        assert len(by_group) == len(opened.entries) == len(wanted)
+        for group, records in wanted:
+            entry, bodies = by_group[group.digest], [one.body for one in records]
+            assert (entry.generation, entry.records_n) == (generation, len(records))
             assert entry.content_hash == content_hash(bodies)
             assert opened.bodies[entry.id] == b",".join(bodies)
             self.reference.open(tenure, entry, records)
 
     @precondition(lambda self: self.reference.promises)
-    @rule(data=st.data())
-    def an_entry_is_marked(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), behind=st.sampled_from([0, 0, 1]))
+    def an_entry_is_marked(self, data: st.DataObject, behind: int) -> None:
         """By a view of it that may be old: then somebody else has tried it meanwhile, and nothing is marked."""
         tenure, promise = self.tenure(data), self.drawn_promise(data)
-        behind = data.draw(st.sampled_from([0, 0, 0, 1]))
-        seen = max(0, len(promise.attempts) - behind)
-        view = Entry(**{name: getattr(promise.entry, name) for name in Entry.__struct_fields__} | {"attempts": seen})
+        self.mark(tenure, promise, max(0, len(promise.attempts) - behind))
+
+    def mark(self, tenure: Tenure, promise: Promise, seen: int) -> None:
         again = promise.attempts.get(seen + 1) == "unknown" and promise.marked_by.get(seen + 1) == tenure.fence
-        marked = self.fenced(tenure, lambda: outbox.mark_sending(self.store, tenure, [kit.uploaded(view)]))
+        view = kit.uploaded(msgspec.structs.replace(promise.entry, attempts=seen))
+        marked = self.fenced(tenure, lambda: outbox.mark_sending(self.store, tenure, [view]))
         if marked is None:
             return
         fresh = promise.unfinished and seen == len(promise.attempts)
@@ -305,19 +315,31 @@ class Ledger(RuleBasedStateMachine):
             self.tries.append((promise.entry.id, seen + 1))
 
     @precondition(lambda self: self.tries)
-    @rule(data=st.data(), outcome=st.sampled_from(["accepted", "accepted", "accepted", "failed", "unknown", "refused"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["accepted", "accepted", "failed", "unknown", "refused"]))
     def a_try_is_answered(self, data: st.DataObject, outcome: str) -> None:
         """By whoever made it, with the lease or without, for the first time or once more."""
         entry_id, number = data.draw(st.sampled_from(self.tries))
-        promise, tenure = self.reference.promises[entry_id], self.tenure(data)
-        known = promise.attempts[number]
+        self.answer(self.tenure(data), self.reference.promises[entry_id], number, outcome)
+
+    def answer(self, tenure: Tenure, promise: Promise, number: int, outcome: str) -> None:
         if outcome == "refused" and promise.entry.generation:
             outcome = "failed"  # what a refused redo gives back has tests of its own
+        known = promise.attempts[number]
         told: Any = {"unknown": outcome, "received": "unknown"}.get(known, known)
-        view = Entry(**{name: getattr(promise.entry, name) for name in Entry.__struct_fields__} | {"attempts": number})
+        view = msgspec.structs.replace(promise.entry, attempts=number)
         answer = SendAnswer(told, message_id="m" if told == "accepted" else None)
         assert outbox.record_answers(self.store, tenure, [(view, answer)]) == (told == "accepted")
         self.reference.answer(promise, number, told)
+
+    @precondition(lambda self: self.reference.live and any(one.unfinished for one in self.reference.promises.values()))
+    @rule(data=st.data())
+    def an_entry_is_sent(self, data: st.DataObject) -> None:
+        """As it should go: marked by the run that holds the window, and taken by the queue."""
+        (tenure,) = [one for one in self.tenures if self.reference.holds(one)]
+        unfinished = [one for one in self.reference.promises.values() if one.unfinished]
+        promise = data.draw(st.sampled_from(unfinished))
+        self.mark(tenure, promise, len(promise.attempts))
+        self.answer(tenure, promise, len(promise.attempts), "accepted")
 
     @precondition(lambda self: self.reference.promises)
     @rule(data=st.data())
@@ -419,7 +441,6 @@ class Ledger(RuleBasedStateMachine):
     def a_consumer_is_gone(self, data: st.DataObject) -> None:
         working = [key for key, one in self.reference.receipts.items() if one.state == "in_work"]
         key = data.draw(st.sampled_from(working))
-        self.store.lose = False
         self.rows(
             "UPDATE receipts SET expires_at = ledger_now() - interval '1 second' FROM pipelines "
             "WHERE pipelines.id = pipeline_id AND name = %s AND idempotency_key = %s RETURNING 1",
@@ -432,7 +453,6 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def the_window_is_as_it_should_be(self) -> None:
-        lost, self.store.lose = self.store.lose, False
         reference, tenure = self.reference, self.tenures[0]
         window = (
             "SELECT fence, coalesce(lease_until > ledger_now(), false), completed_at IS NOT NULL FROM windows "
@@ -446,7 +466,6 @@ class Ledger(RuleBasedStateMachine):
         assert {(ns, unpacked_id(raw), generation): owner for ns, raw, generation, owner in found} == reference.claims
         self.check_entries(tenure)
         self.check_receipts(tenure)
-        self.store.lose = lost
 
     def check_entries(self, tenure: Tenure) -> None:
         promises = self.reference.promises
@@ -458,9 +477,8 @@ class Ledger(RuleBasedStateMachine):
         assert sorted(self.rows(tries, list(promises))) == sorted(
             (one.entry.id, number, outcome) for one in promises.values() for number, outcome in one.attempts.items()
         )
-        unfinished = outbox.list_unfinished(self.store, tenure, None, 100)
-        bodies = outbox.payloads(self.store, tenure, unfinished)
-        assert bodies == {
+        bodies = "SELECT entry_id, records_json FROM payload_parts WHERE window_id = %s"
+        assert dict(self.rows(bodies, tenure.window_id)) == {
             one.entry.id: b",".join(record.body for record in one.records)
             for one in promises.values()
             if one.unfinished
@@ -478,12 +496,12 @@ class Ledger(RuleBasedStateMachine):
 
 def test_the_ledger_is_what_the_reference_says(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
-    with Forgetful(ledger_url) as store:
-        Ledger.store = store
+    with Forgetful(ledger_url) as store, psycopg.connect(**connect_arguments(ledger_url), autocommit=True) as reader:
+        Ledger.store, Ledger.reader = store, reader
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             Ledger,
             settings=settings(
-                max_examples=60,
+                max_examples=50,
                 stateful_step_count=30,
                 deadline=None,
                 database=None,

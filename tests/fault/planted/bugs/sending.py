@@ -133,7 +133,7 @@ BUGS = [
                 ('            return [SendAnswer("failed", error=text)] * len(messages)\n        return'),
             )
         ],
-        [QUEUES],
+        [f"{QUEUES}::test_an_error_of_the_service_may_come_after_the_effect"],
     ),
     Bug(
         "omitted-taken-as-accepted",
