@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -23,6 +24,7 @@ from ledger.ids import new_id
 from ledger.leases import Tenure, check_fence
 from ledger.store import Store, connect_arguments
 from tests import ledger_kit as kit
+from tests.breaking import LostAnswer
 
 ACCEPTED = SendAnswer("accepted", message_id="m-1")
 
@@ -829,6 +831,23 @@ def test_ids_are_fixed_before_the_first_try(store: Store) -> None:
     assert new_id() != new_id()
     entry = opened_entry(store, tenure)
     assert entry.id.version == 7
+
+
+def test_a_lost_answer_gives_back_its_own_entries_and_no_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of one millisecond are in no order: another unfinished entry of the window may lie between two of ours."""
+    tenure = kit.take(store)
+    first, other, last = (UUID(int=number) for number in (1, 2, 3))
+    ids = iter([other, last, first])
+    monkeypatch.setattr(outbox, "new_id", lambda: next(ids))
+    monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
+    opened_entry(store, tenure, "r1")
+    groups = [kit.group([kit.record(f"r{n}", tenure.window, n, group=n)], n) for n in (2, 3)]
+    by_route = kit.routes(store, tenure)
+    with monkeypatch.context() as patch:
+        LostAnswer(at=1, after=True).install(patch)
+        opened = outbox.open_entries(store, tenure, groups, by_route)
+    assert {entry.id for entry in opened.entries} == set(opened.bodies) == {first, last}
+    assert opened.claimed == 2
 
 
 def test_a_duplicate_that_turns_out_never_sent_is_closed(store: Store, connection: psycopg.Connection) -> None:
