@@ -563,6 +563,39 @@ def test_case_7_young_or_living_work_is_late_not_stuck(world: World, rig: Rig) -
     assert rig.reconcile(reconcile__grace="4m")["windows"][0]["left_alone"] is None
 
 
+def test_case_7_a_young_entry_of_an_old_window_is_late_not_stuck(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(booking("r1", AT % 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("dispatch.emit._SEND_TRIES_MAX", 1)
+        patch.setattr(SqsQueues, "send", lambda *given: [SendAnswer("failed", error="down") for _ in given[2]])
+        assert rig.run().outcome == "failed"
+    rig.tell("UPDATE runs SET finished_at = finished_at - interval '6 minutes'")
+    for age in ("UPDATE entries SET opened_at", "UPDATE attempts SET marked_at"):
+        document = rig.reconcile(reconcile__grace="4m")
+        assert document["windows"][0]["left_alone"] is None
+        assert (found(document, "unfinished"), rig.entry_states()) == ([], {"sending": 1})
+        rig.tell(f"{age} = ledger_now() - interval '6 minutes'")
+    document = rig.reconcile(reconcile__grace="4m")
+    assert found(document, "unfinished") == [("unfinished", "not_sent", "repaired", "completed")]
+    assert len(drained(world)) == 1
+
+
+def test_a_held_window_is_left_to_a_person(world: World, rig: Rig) -> None:
+    dispatched(world, rig, "r1")
+    world.s3.put_object(Bucket=world.bucket, Key=f"{PLACE}zzz.json", Body=b"{}")
+    world.put(booking("r2", AT % 5))
+    rig.tell("UPDATE windows SET held_at = ledger_now(), held_reason = 'somebody has to look'")
+    document = rig.reconcile()
+    assert (document["windows"][0]["held"], found(document)) == (True, [])
+    assert (tag_of(world, f"{PLACE}zzz.json"), len(drained(world))) == (None, 1)
+    assert found(rig.reconcile(release_hold=True)) == [
+        ("missed", "unknown", "repaired", "redispatched"),
+        ("orphan_object", "", "repaired", "tagged"),
+    ]
+
+
 def test_case_24_missed_records_whose_objects_are_there_were_promised_before(world: World, rig: Rig) -> None:
     """A ledger restored from a backup: the window is completed, but the last claims and entries are gone."""
     world.put_many(booking(f"r{at}", AT % at, member=at) for at in range(1, 5))
@@ -695,6 +728,15 @@ def test_a_finding_that_a_person_has_acknowledged_is_still_repaired(world: World
     rig.reconcile(repair=False)
     rig.tell("UPDATE findings SET state = 'acknowledged', acknowledged_by = 'me', acknowledged_reason = 'seen'")
     assert found(rig.reconcile()) == [("missed", "unknown", "repaired", "redispatched")]
+
+
+def test_what_a_person_has_acknowledged_stays_so_however_often_it_is_seen(world: World, rig: Rig) -> None:
+    dispatched(world, rig, "r1")
+    world.update("r1", Amount=5)
+    assert found(rig.reconcile()) == [("changed_after_dispatch", "", "open", "")]
+    rig.tell("UPDATE findings SET state = 'acknowledged', acknowledged_by = 'me', acknowledged_reason = 'seen'")
+    for _ in range(2):
+        assert found(rig.reconcile()) == [("changed_after_dispatch", "", "acknowledged", "")]
 
 
 def test_a_duplicate_that_turns_out_prevented_is_acknowledged(world: World, rig: Rig) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -220,11 +220,16 @@ class Ledger(RuleBasedStateMachine):
         stale = data.draw(st.sampled_from([False, False, False, True]))
         if not stale and not self.reference.live:
             self.begin()
-        return data.draw(st.sampled_from([one for one in self.tenures if stale or self.reference.holds(one)]))
+        if stale:  # most often the one that has run out, and that nobody has followed
+            return data.draw(st.sampled_from([*self.tenures, *self.tenures[-1:] * 3]))
+        return data.draw(st.sampled_from([one for one in self.tenures if self.reference.holds(one)]))
 
     # Runs and their leases
 
-    @rule(data=st.data(), how=st.sampled_from(["taken over", "taken over", "asked for", "asked for again", "run out"]))
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["taken over", "taken over", "asked for", "asked for again", "run out", "run out"]),
+    )
     def the_window_changes_hands(self, data: st.DataObject, how: str) -> None:
         """Its lease runs out, and another run gets it; or one that asks although it is taken does not."""
         if how in {"taken over", "run out"} and self.reference.live:
@@ -505,6 +510,7 @@ def test_the_ledger_is_what_the_reference_says(ledger_url: str, monkeypatch: pyt
                 stateful_step_count=30,
                 deadline=None,
                 database=None,
+                phases=[Phase.generate],  # to make a story shorter would take minutes
                 suppress_health_check=list(HealthCheck),
             ),
         )

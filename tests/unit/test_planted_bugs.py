@@ -7,6 +7,7 @@ import pytest
 
 from tests.fault.planted.bugs import BUGS
 from tests.fault.planted.planting import ROOT, Bug, Edit, MovedOnError, plant, planted
+from tests.fault.planted.running import read_report
 
 BUGS_LEAST = 45
 
@@ -50,3 +51,25 @@ def test_nothing_is_planted_in_the_working_tree(tmp_path: Path) -> None:
     (tmp_path / "ledger" / "runs.py").write_text("def finish_page():\n    pass\n", encoding="utf-8")
     plant(bug, tmp_path)
     assert (tmp_path / "ledger" / "runs.py").read_text(encoding="utf-8").startswith("def finish_no_page(")
+
+
+@pytest.mark.parametrize(
+    ("inside", "failed", "broken"),
+    [
+        ("", "", ""),
+        ("<failure/>", "tests/unit/test_a.py::test_b[1-2]", ""),
+        ("<error/>", "", "tests/unit/test_a.py::test_b[1-2]"),
+        ("<skipped/>", "", ""),
+    ],
+)
+def test_a_test_that_fails_is_told_from_one_that_cannot_be_run(
+    tmp_path: Path, inside: str, failed: str, broken: str
+) -> None:
+    report = tmp_path / "report.xml"
+    case = f'<testcase classname="tests.unit.test_a" name="test_b[1-2]">{inside}</testcase>'
+    report.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>", encoding="utf-8")
+    assert read_report(report) == (failed, broken)
+
+
+def test_without_a_report_nothing_was_run(tmp_path: Path) -> None:
+    assert read_report(tmp_path / "none.xml") == ("", "no report")

@@ -31,13 +31,18 @@ def main() -> int:
     if not _passes_without_bugs(chosen):
         return 2
     with ThreadPoolExecutor(jobs) as pool:
-        results = list(pool.map(lambda bug: _told(try_bug(bug, tier)), chosen))
+        try:
+            results = list(pool.map(lambda bug: _told(try_bug(bug, tier)), chosen))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            return 130
     _show(results)
-    _keep(results, tier, kept)
+    if kept is not None:
+        _keep(results, tier, kept)
     return 0 if _is_enough(results, tier) else 1
 
 
-def _arguments() -> tuple[Sequence[Bug], Tier, int, Path]:
+def _arguments() -> tuple[Sequence[Bug], Tier, int, Path | None]:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.planted", description=__doc__)
     names = [bug.name for bug in BUGS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="only these bugs")
@@ -46,7 +51,7 @@ def _arguments() -> tuple[Sequence[Bug], Tier, int, Path]:
     parser.add_argument("--json", type=Path, help="where the table goes as JSON (default: caught.json, of all bugs)")
     given = parser.parse_args()
     chosen = [bug for bug in BUGS if given.only is None or bug.name in given.only]
-    return chosen, given.tier, max(1, given.jobs), given.json or (Path("/dev/null") if given.only else _KEPT)
+    return chosen, given.tier, max(1, given.jobs), given.json or (None if given.only else _KEPT)
 
 
 def _passes_without_bugs(bugs: Sequence[Bug]) -> bool:

@@ -86,7 +86,6 @@ def run_tests(root: Path, tests: Sequence[str], within_s: float) -> tuple[Outcom
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
         try:
             code = process.wait(within_s)
@@ -99,24 +98,24 @@ def run_tests(root: Path, tests: Sequence[str], within_s: float) -> tuple[Outcom
     took_s = time.monotonic() - began_s
     if code == _PASSED:
         return "missed", "", took_s
-    failed, broken = _read(report)
+    failed, broken = read_report(report)
     if code == _FAILED and failed and not broken:
         return "caught", failed, took_s
     return "invalid", broken or f"pytest ended with {code}", took_s
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run of pytest with all that it has started: first so that its servers are stopped, then by force."""
+    """End a run of pytest: first so that it stops its servers, then by force."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(_ENDS_WITHIN_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
 
 
-def _read(report: Path) -> tuple[str, str]:
-    """Return which test failed first, and what could not even be run."""
+def read_report(report: Path) -> tuple[str, str]:
+    """Return, of a report of pytest, which test failed first, and what could not even be run."""
     failed = broken = ""
     if not report.exists():
         return failed, "no report"

@@ -1,6 +1,5 @@
 """Where the catchers are."""
 
-ACKNOWLEDGING = "tests/integration/test_acknowledging.py"
 ANSWERS = "tests/unit/test_queue_answers.py"
 BROKEN_OFF = "tests/integration/test_reconcile_broken_off.py"
 CANONICAL = "tests/unit/test_canonical.py"

@@ -1,6 +1,6 @@
 """Bugs in going back to the source."""
 
-from tests.fault.planted.bugs.catchers import ACKNOWLEDGING, BROKEN_OFF, RECONCILE, RECONCILE_FAULTS, SOURCE
+from tests.fault.planted.bugs.catchers import BROKEN_OFF, RECONCILE, RECONCILE_FAULTS, SOURCE
 from tests.fault.planted.planting import Bug, Edit
 
 BUGS = [
@@ -69,7 +69,7 @@ BUGS = [
         "young-entry-recovered",
         "what was opened or tried within the grace is late, not stuck",
         [Edit("reconcile/unfinished.py", "        recover(run, quiet)\n", "        recover(run)\n")],
-        [f"{RECONCILE}::test_case_7_young_or_living_work_is_late_not_stuck"],
+        [f"{RECONCILE}::test_case_7_a_young_entry_of_an_old_window_is_late_not_stuck"],
     ),
     Bug(
         "guard-ignored",
@@ -107,7 +107,7 @@ BUGS = [
                 "runs.start_run(self._store, request, even_held=True)",
             ),
         ],
-        [f"{RECONCILE}::test_more_missed_than_the_guard_allows"],
+        [f"{RECONCILE}::test_a_held_window_is_left_to_a_person"],
     ),
     Bug(
         "lost-ledger-not-noticed",
@@ -177,7 +177,7 @@ BUGS = [
                 "    state = EXCLUDED.state\n",
             )
         ],
-        [ACKNOWLEDGING],
+        [f"{RECONCILE}::test_what_a_person_has_acknowledged_stays_so_however_often_it_is_seen"],
     ),
     Bug(
         "second-reconcile-writes",
