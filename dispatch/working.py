@@ -218,7 +218,7 @@ class Keeper:
 
     def _renew_until_stopped(self) -> None:
         with Store(self._url) as store:
-            while not self._stop.wait(self._lease.total_seconds() / 3):
+            while not clock.wait_s(self._lease.total_seconds() / 3, self._stop):
                 with self._lock:
                     jobs = list(self._jobs)
                 for job in jobs:

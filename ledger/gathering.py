@@ -30,6 +30,7 @@ class Promised(msgspec.Struct, frozen=True):
     Attributes:
         generation: the highest of its claims.
         entry_id, group_digest: the entry that holds that claim.
+        here: whether that is an entry of this window; on the hour it may be a neighbour's.
         unfinished: whether that entry is not sent yet.
         receipts: the states of the receipts of all its jobs, in order of generation, joined by commas.
     """
@@ -39,6 +40,7 @@ class Promised(msgspec.Struct, frozen=True):
     generation: int
     entry_id: UUID
     group_digest: bytes
+    here: bool
     unfinished: bool
     receipts: str
 
@@ -63,6 +65,7 @@ def iter_promised(
     """
     parameters = {
         "pipeline_id": pipeline_id,
+        "start_s": window.start_s,
         "start_ns": window.start_ns,
         "end_ns": window.end_ns,
         "after_ns": window.start_ns - 1,

@@ -109,7 +109,7 @@ class LeaseKeeper:
     def _renew_until_stopped(self) -> None:
         every_s = self.tenure.lease.total_seconds() / 3
         with Store(self.url) as store:
-            while not self._stop.wait(every_s):
+            while not clock.wait_s(every_s, self._stop):
                 asked_s = clock.monotonic_s()
                 try:
                     held = store.transaction(self._renew)

@@ -309,8 +309,13 @@ def _frame(dispatcher: Dispatcher, window: Window, scope: Scope) -> bytes:
 
 
 def _covering(scope: Scope) -> Callable[[Promised], bool]:
+    """Return what a scope covers. On the hour, where two windows meet, a record is the window's that has sent it.
+
+    So no plan of a window takes one record out of a neighbour's job, which would stay and send it once more; it does
+    when the record is named, since whoever names it wants just that.
+    """
     groups, records = {bytes.fromhex(one) for one in scope.groups}, set(scope.records)
-    return lambda one: scope.whole or one.group_digest in groups or one.record_id in records
+    return lambda one: one.record_id in records or (one.here and (scope.whole or one.group_digest in groups))
 
 
 @dataclass(frozen=True)

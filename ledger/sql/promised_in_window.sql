@@ -1,5 +1,6 @@
 -- The occurrences of a window that are claimed, in the order of the key, a bounded number after the one given: each with
--- its last generation, the entry that holds it, whether that is unfinished, and the receipts of all its jobs.
+-- its last generation, the entry that holds it, whether that is one of this window's (on the hour it may be a neighbour's)
+-- and whether it is unfinished, and the receipts of all its jobs.
 WITH latest AS MATERIALIZED (
     SELECT DISTINCT ON (booking_ns, record_id) booking_ns, record_id, generation, entry_id
     FROM claims
@@ -10,6 +11,8 @@ WITH latest AS MATERIALIZED (
     LIMIT %(limit)s
 )
 SELECT latest.booking_ns, latest.record_id, latest.generation, latest.entry_id, entries.group_digest,
+       coalesce(entries.window_id = (SELECT id FROM windows
+                                     WHERE pipeline_id = %(pipeline_id)s AND start_s = %(start_s)s), false),
        EXISTS (SELECT 1 FROM payload_parts
                WHERE payload_parts.window_id = entries.window_id AND payload_parts.entry_id = entries.id),
        coalesce((SELECT string_agg(receipts.state, ',' ORDER BY claims.generation)

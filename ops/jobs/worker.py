@@ -146,7 +146,7 @@ class Beat:
 
     def _beat_until_over(self) -> None:
         with Store(self._worker.url) as store:
-            while not self._over.wait(self._next_s()):
+            while not clock.wait_s(self._next_s(), self._over):
                 try:
                     self._beat(store)
                 except DispatchLedgerError as error:  # the claim may run out; then whoever takes the job fences us
