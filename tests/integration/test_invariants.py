@@ -104,6 +104,24 @@ def test_two_windows_that_race_for_the_occurrences_of_one_hour_mark_claim_each_o
     assert promised == (rounds * size, len({row[2] for row in claims}))
 
 
+def test_claims_are_taken_in_the_order_of_their_key(ledger_url: str, store: Store) -> None:
+    """Whoever waits for one occurrence has not taken any that comes after it, so nobody can wait in a circle."""
+    tenure = kit.take(store)
+    by_route, records = kit.routes(store, tenure), [kit.record(name, tenure.window, 5) for name in "zma"]
+    insert = (
+        "INSERT INTO claims (pipeline_id, booking_ns, record_id, generation, fingerprint, entry_id) "
+        "VALUES (%s, %s, %s, 0, 0, gen_random_uuid())"
+    )
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(**connect_arguments(ledger_url)) as rival:
+        rival.execute("SET lock_timeout = '200ms'")
+        rival.execute(insert, (tenure.pipeline_id, records[0].booking_ns, b"m"))
+        opening = pool.submit(outbox.open_entries, store, tenure, [kit.group(records)], by_route)
+        wait_for_locks(ledger_url, 1)
+        rival.execute(insert, (tenure.pipeline_id, records[0].booking_ns, b"z"))
+        rival.commit()
+        assert opening.result(60).bodies.popitem()[1] == records[2].body
+
+
 def test_whole_groups_that_overlap_are_divided_without_loss(ledger_url: str) -> None:
     start = threading.Barrier(2, timeout=60)
     with Store(ledger_url) as early, Store(ledger_url) as late:

@@ -1,7 +1,6 @@
 """Where the catchers are."""
 
 ANSWERS = "tests/unit/test_queue_answers.py"
-BROKEN_OFF = "tests/integration/test_reconcile_broken_off.py"
 CANONICAL = "tests/unit/test_canonical.py"
 CLOCKS = "tests/integration/test_triggers_and_clocks.py"
 CONSUMER = "tests/integration/test_consumer.py"

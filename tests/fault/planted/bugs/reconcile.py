@@ -1,6 +1,6 @@
 """Bugs in going back to the source."""
 
-from tests.fault.planted.bugs.catchers import BROKEN_OFF, RECONCILE, RECONCILE_FAULTS, SOURCE
+from tests.fault.planted.bugs.catchers import RECONCILE, RECONCILE_FAULTS, SOURCE
 from tests.fault.planted.planting import Bug, Edit
 
 BUGS = [
@@ -192,15 +192,9 @@ BUGS = [
         [f"{RECONCILE}::test_case_19_an_old_orphan_is_tagged_and_nothing_else"],
     ),
     Bug(
-        "repair-not-remembered",
-        "a reconcile that died after it had sent what was missed is settled by the next one",
-        [
-            Edit(
-                "reconcile/reconciler.py",
-                ("    settle_missed(rescan)\n    compare_source(rescan)\n"),
-                "    compare_source(rescan)\n",
-            )
-        ],
-        [BROKEN_OFF],
+        "repair-not-written-down",
+        "a finding says that it was repaired, and how",
+        [Edit("reconcile/coverage.py", "        settle_missed(rescan)\n", "        pass\n")],
+        [f"{RECONCILE}::test_case_2_a_late_record_goes_alone"],
     ),
 ]
