@@ -4,12 +4,14 @@ VENV ?= .venv
 FILE ?=
 BIN := $(VENV)/bin
 WORKERS ?= auto
+# Options of faults: --seeds 3000 --first 0 --processes N --json FILE, or --seed N for one history; --help has all of them
+FAULTS ?=
 # Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
 SOAK ?=
 # Options of faults-honest: --only NAME …, --tier all, --jobs 2
 PLANTED ?=
 
-.PHONY: help demo test check format audit bench bench-http soak-jobs faults-honest lock clean
+.PHONY: help demo test check format audit bench bench-http faults faults-honest soak-jobs lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -17,6 +19,7 @@ help:
 	@echo "make check                       linters, types, import contracts"
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
+	@echo "make faults                      thousands of simulated histories in which things go wrong, minutes"
 	@echo "make faults-honest               plants a hundred bugs, one at a time, and sees which test catches each"
 	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
@@ -44,6 +47,9 @@ bench: $(VENV)/.dev
 
 bench-http: $(VENV)/.dev
 	$(BIN)/python -m bench.http
+
+faults: $(VENV)/.dev
+	$(BIN)/python -m tests.fault.sim $(FAULTS)
 
 soak-jobs: $(VENV)/.dev
 	$(BIN)/python -m tests.soak $(SOAK)
