@@ -1,15 +1,16 @@
 """Plants every bug, one at a time, in a copy of the tree, and shows which test catches it first.
 
-`python -m tests.fault.planted [--only NAME …] [--tier commit|all] [--jobs N]`. Ends with 1 when fewer than 95 in 100
-are caught by the tests that run on every commit, or, in tier `all`, when any is missed.
+`python -m tests.fault.planted [--only NAME …] [--by TEST …] [--tier commit|all] [--jobs N]`. Ends with 1 when fewer than
+95 in 100 are caught by the tests that run on every commit, or, in tier `all`, when any is missed.
 """
 
 import argparse
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,36 +23,51 @@ from tests.fault.planted.running import Caught, Tier, run_tests, scratch_tree, t
 _WANTED_SHARE = 0.95
 _CONTROL_MAX_S = 1800.0
 _KEPT = Path(__file__).parent / "caught.json"
-CONSOLE = Console(soft_wrap=True)
+_TELLING = threading.Lock()
+CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 def main() -> int:
-    chosen, tier, jobs, kept = _arguments()
-    CONSOLE.print(f"{len(chosen)} bugs; first the same tests without any", highlight=False)
+    given = _arguments()
+    chosen = [bug if given.by is None else replace(bug, catchers=given.by) for bug in BUGS if _is_wanted(bug, given)]
+    CONSOLE.print(f"{len(chosen)} bugs; first the same tests without any")
     if not _passes_without_bugs(chosen):
         return 2
-    with ThreadPoolExecutor(jobs) as pool:
+    results: list[Caught] = []
+
+    def one(bug: Bug) -> None:
+        result = try_bug(bug, given.tier)
+        with _TELLING:
+            results.append(result)
+            CONSOLE.print(f"{result.outcome:8} {result.seconds:6.1f} s  {result.name}  {result.by}", markup=False)
+            if given.json is not None:
+                _keep(results, given.tier, given.json)
+
+    with ThreadPoolExecutor(max(1, given.jobs)) as pool:
         try:
-            results = list(pool.map(lambda bug: _told(try_bug(bug, tier)), chosen))
+            list(pool.map(one, chosen))
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             return 130
-    _show(results)
-    if kept is not None:
-        _keep(results, tier, kept)
-    return 0 if _is_enough(results, tier) else 1
+    _show(sorted(results, key=lambda one: [bug.name for bug in chosen].index(one.name)))
+    return 0 if _is_enough(results, given.tier) else 1
 
 
-def _arguments() -> tuple[Sequence[Bug], Tier, int, Path | None]:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.planted", description=__doc__)
     names = [bug.name for bug in BUGS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="only these bugs")
+    parser.add_argument("--by", nargs="+", metavar="TEST", help="see what these tests catch by themselves")
     parser.add_argument("--tier", choices=["commit", "all"], default="commit", help="which tests may catch them")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
-    parser.add_argument("--json", type=Path, help="where the table goes as JSON (default: caught.json, of all bugs)")
+    parser.add_argument("--json", type=Path, help=f"where the table goes (default: {_KEPT.name}, unless --by is given)")
     given = parser.parse_args()
-    chosen = [bug for bug in BUGS if given.only is None or bug.name in given.only]
-    return chosen, given.tier, max(1, given.jobs), given.json or (None if given.only else _KEPT)
+    given.json = given.json or (None if given.by else _KEPT)
+    return given
+
+
+def _is_wanted(bug: Bug, given: argparse.Namespace) -> bool:
+    return given.only is None or bug.name in given.only
 
 
 def _passes_without_bugs(bugs: Sequence[Bug]) -> bool:
@@ -60,18 +76,11 @@ def _passes_without_bugs(bugs: Sequence[Bug]) -> bool:
     with scratch_tree() as root:
         outcome, by, took_s = run_tests(root, catchers, _CONTROL_MAX_S)
         if outcome == "missed":
-            CONSOLE.print(f"they pass ({took_s:.0f} s)", highlight=False)
+            CONSOLE.print(f"they pass ({took_s:.0f} s)")
             return True
-        CONSOLE.print(f"{by or outcome} fails without any bug planted; mend that first\n", highlight=False)
-        CONSOLE.print((root / "planted-output.txt").read_text(errors="replace")[-4000:], markup=False, highlight=False)
+        CONSOLE.print(f"{by or outcome} fails without any bug planted; mend that first\n")
+        CONSOLE.print((root / "planted-output.txt").read_text(errors="replace")[-4000:], markup=False)
         return False
-
-
-def _told(result: Caught) -> Caught:
-    CONSOLE.print(
-        f"{result.outcome:8} {result.seconds:6.1f} s  {result.name}  {result.by}", markup=False, highlight=False
-    )
-    return result
 
 
 def _show(results: Sequence[Caught]) -> None:
@@ -85,8 +94,12 @@ def _show(results: Sequence[Caught]) -> None:
 
 
 def _keep(results: Sequence[Caught], tier: Tier, path: Path) -> None:
-    caught = sum(one.outcome == "caught" for one in results)
-    document = {"tier": tier, "bugs": len(results), "caught": caught, "results": [asdict(one) for one in results]}
+    """Write the table down; what is known of bugs that were not planted this time stays in it."""
+    before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
+    known = {one["name"]: one for one in before} | {one.name: asdict(one) | {"tier": tier} for one in results}
+    told = [known[bug.name] for bug in BUGS if bug.name in known]
+    caught = sum(one["outcome"] == "caught" for one in told)
+    document = {"bugs": len(told), "caught": caught, "results": told}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ Tier = Literal["commit", "all"]
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "build")
 # Not the tests of the bugs themselves, which see every bug that is planted, and not those of house style.
 _ALL = ("tests/unit", "tests/property", "tests/fault", "tests/integration", "tests/contract", "tests/e2e")
+# How long the simulation goes on in tier `all`: every boundary, and as many seeds as `make faults` draws.
+_AT_LENGTH = {"FAULTS_EVERY": "1", "FAULTS_SEEDS": "3000"}
 _NEVER = "tests/unit/test_planted_bugs.py"
 _COMMIT_MAX_S, _ALL_MAX_S, _ENDS_WITHIN_S = 300.0, 3600.0, 20.0
 _PASSED, _FAILED = 0, 1
@@ -59,24 +61,26 @@ def try_bug(bug: Bug, tier: Tier) -> Caught:
     with scratch_tree() as root:
         plant(bug, root)
         seconds = 0.0
-        rounds: list[tuple[Sequence[str], float]] = [(bug.catchers, _COMMIT_MAX_S)]
+        rounds: list[tuple[Sequence[str], float, Mapping[str, str]]] = [(bug.catchers, _COMMIT_MAX_S, {})]
         if tier == "all":
-            rounds.append((_ALL, _ALL_MAX_S))
-        for tests, within_s in rounds:
-            outcome, by, took_s = run_tests(root, tests, within_s)
+            rounds.append((_ALL, _ALL_MAX_S, _AT_LENGTH))
+        for tests, within_s, at_length in rounds:
+            outcome, by, took_s = run_tests(root, tests, within_s, at_length)
             seconds += took_s
             if outcome != "missed":
                 break
         return Caught(bug.name, bug.breaks, outcome, by, round(seconds, 1))
 
 
-def run_tests(root: Path, tests: Sequence[str], within_s: float) -> tuple[Outcome, str, float]:
+def run_tests(
+    root: Path, tests: Sequence[str], within_s: float, at_length: Mapping[str, str] | None = None
+) -> tuple[Outcome, str, float]:
     """Run tests of a tree until the first one fails; says what came of it, by which test, and after how long."""
     report = root / "planted-report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environ["PYTHONPATH"] = str(root)
+    environ |= {"PYTHONPATH": str(root), **(at_length or {})}
     began_s = time.monotonic()
     with (root / "planted-output.txt").open("wb") as output:
         process = subprocess.Popen(
