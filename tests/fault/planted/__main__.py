@@ -1,7 +1,7 @@
 """Plants every bug, one at a time, in a copy of the tree, and shows which test catches it first.
 
-`python -m tests.fault.planted [--only NAME …] [--by TEST …] [--tier commit|all] [--jobs N]`. Ends with 1 when fewer than
-95 in 100 are caught by the tests that run on every commit, or, in tier `all`, when any is missed.
+`python -m tests.fault.planted [--only NAME …] [--by TEST …] [--tier commit|all] [--jobs N]`. Ends with 1 when fewer
+than 95 in 100 are caught by the tests that run on every commit, or, in tier `all`, when any is missed.
 """
 
 import argparse
