@@ -6,6 +6,7 @@ than 95 in 100 are caught by the tests that run on every commit, or, in tier `al
 
 import argparse
 import json
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 def main() -> int:
     given = _arguments()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which a shell's background jobs ignore, and their children
     chosen = [bug if given.by is None else replace(bug, catchers=given.by) for bug in BUGS if _is_wanted(bug, given)]
     CONSOLE.print(f"{len(chosen)} bugs; first the same tests without any")
     if not _passes_without_bugs(chosen):
