@@ -24,7 +24,7 @@ def test_a_bug_can_be_planted_and_names_its_catchers(bug: Bug) -> None:
         assert file.split("/")[0] in {"ledger", "dispatch", "reconcile", "ops"}
     assert bug.catchers
     for catcher in bug.catchers:
-        file, _, test = catcher.partition("::")
+        file, _, test = catcher.partition("[")[0].partition("::")
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8") if test else (ROOT / file).is_file(), catcher
 
 

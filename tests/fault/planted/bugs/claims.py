@@ -53,7 +53,7 @@ BUGS = [
                 "        if next(tries) < 0:\n",
             )
         ],
-        [LOST],
+        [f"{LOST}::test_one_lost_answer_at_any_transaction_changes_nothing[full-3-after-commit]"],
     ),
     Bug(
         "complete-not-repeatable",
@@ -73,7 +73,7 @@ BUGS = [
                 ),
             )
         ],
-        [LOST],
+        [f"{LOST}::test_one_lost_answer_at_any_transaction_changes_nothing[full-3-after-commit]"],
     ),
     Bug(
         "staged-twice",
@@ -85,7 +85,7 @@ BUGS = [
                 "        if found is not None and not found:  #",
             )
         ],
-        [LOST],
+        [f"{LOST}::test_one_lost_answer_at_any_transaction_changes_nothing[staged-3-after-commit]"],
     ),
     Bug(
         "books-counted-twice",
@@ -101,7 +101,7 @@ BUGS = [
                 "",
             )
         ],
-        [f"{LOST}::test_a_streamed_group_heals_too"],
+        [f"{LOST}::test_a_streamed_group_heals_too[full-before-commit]"],
     ),
     Bug(
         "second-sight-not-counted",

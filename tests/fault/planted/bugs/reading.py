@@ -60,7 +60,7 @@ BUGS = [
                 '            cursor: dict[str, Any] | None = self.__dict__.pop("left_at", None)\n',
             ),
         ],
-        [f"{QUEUES}::test_cancelled_on_page_two_of_five", KILLED],
+        [f"{QUEUES}::test_cancelled_on_page_two_of_five"],
     ),
     Bug(
         "page-keys-in-circles",
@@ -178,7 +178,7 @@ BUGS = [
         "staging-of-others-kept",
         "what dead runs have staged is discarded",
         [Edit("dispatch/feeders.py", "    staging.discard_others(run.store, run.tenure)\n", "")],
-        [f"{KILLED}::test_killed_at_any_transaction"],
+        [f"{KILLED}::test_killed_at_any_transaction[staged-after-commit]"],
     ),
     Bug(
         "staging-of-others-read",

@@ -54,13 +54,13 @@ BUGS = [
                 ('"WHERE id = %s"\n    )\n    if connection'),
             ),
         ],
-        [REDO_BROKEN_OFF],
+        [f"{REDO_BROKEN_OFF}::test_broken_off_at_each_transaction[Death-before]"],
     ),
     Bug(
         "applying-plan-begun-again",
         "once a plan is applying, a repeat finishes it and begins nothing",
         [Edit("reconcile/redo.py", ', plan.id).state == "applying":\n', ', plan.id).state == "begun":\n')],
-        [REDO_BROKEN_OFF],
+        [f"{REDO_BROKEN_OFF}::test_broken_off_at_each_transaction[Death-before]"],
     ),
     Bug(
         "redo-completed-too-early",

@@ -73,7 +73,7 @@ BUGS = [
                 ),
             )
         ],
-        [KILLED],
+        [f"{KILLED}::test_killed_at_any_transaction[full-before-commit]"],
     ),
     Bug(
         "unmarked-sent",
@@ -229,7 +229,7 @@ BUGS = [
         "recover-skipped",
         "a run first finishes what an earlier one has begun",
         [Edit("dispatch/dispatcher.py", "    recover(run)\n", "")],
-        [KILLED],
+        [f"{KILLED}::test_killed_at_any_transaction[full-after-commit]"],
     ),
     Bug(
         "recovered-though-not-due",
@@ -247,7 +247,7 @@ BUGS = [
         "redo-voided-by-a-recovery",
         "what a redo has opened is finished as it is: a person wanted it",
         [Edit("dispatch/emit.py", "and not entry.generation and not still_due", "and not still_due")],
-        [REDO_BROKEN_OFF],
+        [f"{REDO_BROKEN_OFF}::test_a_dispatch_finishes_what_an_apply_left"],
     ),
     Bug(
         "receipt-not-asked",
