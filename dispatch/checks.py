@@ -18,8 +18,11 @@ from ledger.settings import ReconcileSettings, SourceSettings
 
 # SQS's own default, and two tries of a call of `consume`, which extends it each third while it works.
 VISIBILITY_LEAST = timedelta(seconds=30)
-# As many as a consumer of ours makes before it gives a job up; and SQS counts receives that nobody has seen.
-RECEIVES_LEAST = 3
+# What maxReceiveCount should be. On a queue of dispatched jobs: as often as `consume` tries before it gives a job up.
+JOB_RECEIVES = 3
+# On a control queue: the ledger counts a job's attempts, and a worker puts a failed one away itself. SQS counts every
+# hand-out of an id, also to a worker that finds the job taken, so its own limit must be well above that.
+CONTROL_RECEIVES = 10
 # A long weekend, and the day on which somebody looks.
 DEAD_LETTERS_KEPT_LEAST = timedelta(days=4)
 # https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SetQueueAttributes.html
@@ -248,15 +251,27 @@ def judge_retention(facts: QueueFacts, reconcile: ReconcileSettings) -> Check:
     return ok("retention", facts.name, f"a job waits for up to {seconds(kept)}")
 
 
-def judge_no_dead_letters(facts: QueueFacts) -> Check:
-    """Judge a queue without a redrive policy."""
+def judge_no_dead_letters(facts: QueueFacts, receives: int) -> Check:
+    """Judge a queue without a redrive policy.
+
+    Args:
+        receives: what its maxReceiveCount should be, `JOB_RECEIVES` or `CONTROL_RECEIVES`.
+    """
     detail = "it has no redrive policy: a job that always fails comes again until it expires, and is gone then"
-    return warning("dead_letter_queue", facts.name, detail, set_redrive(facts))
+    arn = facts.attributes.get("QueueArn") or f"arn:aws:sqs:REGION:ACCOUNT:{facts.name.rpartition('/')[2]}"
+    target = f"{arn.removesuffix('.fifo')}-dead{'.fifo' * facts.fifo}"
+    create = create_dead_letters(target.rpartition(":")[2])
+    mend = f"create its dead-letter queue first: {create}; then: {_set_redrive(facts, target, receives)}"
+    return warning("dead_letter_queue", facts.name, detail, mend)
 
 
-def judge_dead_letters(facts: QueueFacts, target: QueueFacts) -> list[Check]:
-    """Judge a queue's redrive policy, and the dead-letter queue that it names."""
-    return [_judge_kept(facts, target), _judge_receives(facts)]
+def judge_dead_letters(facts: QueueFacts, target: QueueFacts, receives: int) -> list[Check]:
+    """Judge a queue's redrive policy, and the dead-letter queue that it names.
+
+    Args:
+        receives: what its maxReceiveCount should be, at the least.
+    """
+    return [_judge_kept(facts, target), _judge_receives(facts, receives)]
 
 
 def _judge_kept(facts: QueueFacts, target: QueueFacts) -> Check:
@@ -289,15 +304,20 @@ def _judge_kept(facts: QueueFacts, target: QueueFacts) -> Check:
     return ok("dead_letter_queue", where, f"{compared}; {waiting} dead letters wait")
 
 
-def _judge_receives(facts: QueueFacts) -> Check:
+def _judge_receives(facts: QueueFacts, receives: int) -> Check:
     try:
-        count = int(json.loads(facts.attributes["RedrivePolicy"])["maxReceiveCount"])
+        policy = json.loads(facts.attributes["RedrivePolicy"])
+        count, target = int(policy["maxReceiveCount"]), str(policy["deadLetterTargetArn"])
     except (KeyError, TypeError, ValueError):
         return ok("tries", facts.name, "maxReceiveCount is not reported")
-    if count < RECEIVES_LEAST:
-        again = "there is no second try" if count == 1 else f"there are {count} tries"
+    if count < receives:
+        again = (
+            "there is no second try"
+            if count == 1
+            else f"there are {count} tries, of the {receives} that it should have"
+        )
         detail = f"maxReceiveCount is {count}: {again}, and SQS also counts a receive that no consumer has seen"
-        return warning("tries", facts.name, detail, set_redrive(facts))
+        return warning("tries", facts.name, detail, _set_redrive(facts, target, receives))
     return ok("tries", facts.name, f"maxReceiveCount is {count}")
 
 
@@ -323,21 +343,22 @@ def _keep_for(facts: QueueFacts, duration: timedelta) -> str:
     return set_attribute(facts, "MessageRetentionPeriod", str(int(duration.total_seconds())))
 
 
-def set_redrive(facts: QueueFacts) -> str:
-    """Return the command that gives a queue its redrive policy; keeps the dead-letter queue that it has."""
-    try:
-        target = json.loads(facts.attributes["RedrivePolicy"])["deadLetterTargetArn"]
-    except (KeyError, TypeError, ValueError):
-        arn = facts.attributes.get("QueueArn", "ARN-OF-THE-QUEUE")
-        target = f"{arn.removesuffix('.fifo')}-dead{'.fifo' * facts.fifo}"
-    policy = _json({"deadLetterTargetArn": target, "maxReceiveCount": "5"})
+def _set_redrive(facts: QueueFacts, target: str, receives: int) -> str:
+    """Return the command that gives a queue its redrive policy."""
+    policy = _json({"deadLetterTargetArn": target, "maxReceiveCount": str(receives)})
     attributes = _json({"RedrivePolicy": policy})
     return _command("aws sqs set-queue-attributes", queue_url=facts.url, attributes=attributes)
 
 
-def create_queue(name: str) -> str:
-    """Return the command that creates a queue."""
-    extra = {"attributes": "FifoQueue=true"} if name.endswith(".fifo") else {}
+def create_dead_letters(name: str) -> str:
+    """Return the command that creates a dead-letter queue, which keeps messages for as long as SQS allows."""
+    return create_queue(name, MessageRetentionPeriod=str(int(RETENTION_MOST.total_seconds())))
+
+
+def create_queue(name: str, **attributes: str) -> str:
+    """Return the command that creates a queue; a FIFO queue by its name."""
+    given = ({"FifoQueue": "true"} if name.endswith(".fifo") else {}) | attributes
+    extra = {"attributes": ",".join(f"{key}={value}" for key, value in given.items())} if given else {}
     return _command("aws sqs create-queue", queue_name=name.rpartition("/")[2], **extra)
 
 

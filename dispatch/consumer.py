@@ -102,16 +102,30 @@ class Consumer:
         return InTransaction(store, self._handler) if self._transactional else InThread(store, self._handler)
 
     def run(
-        self, *, stop: threading.Event | None = None, max_messages: int | None = None, drain: timedelta = DRAIN
+        self,
+        *,
+        stop: threading.Event | None = None,
+        max_messages: int | None = None,
+        drain: timedelta = DRAIN,
+        summary: Summary | None = None,
+        on_begin: Callable[[], None] = lambda: None,
     ) -> Summary:
         """Work until `stop` is set, or until so many messages were handled; one that comes again counts again.
 
         Once it is to stop, nothing more is received. A job in hand has `drain` to come to its end: a child process that
         works longer is killed, and its job handed back to the queue; a function of this process is waited for.
 
+        Args:
+            summary: where the messages are counted, for who looks at it meanwhile; a new one by default.
+            on_begin: called once, when the handler is loaded and the first message is about to be received.
+
+        Returns:
+            What became of the messages: the summary.
+
         Raises:
             InputError: when the handler cannot be loaded, or access to the queue is denied.
         """
         if max_messages is not None and max_messages < 1:
             raise InputError(f"{max_messages} messages at most is not allowed; use 1 or more")
-        return Shift(self._station, stop or threading.Event(), max_messages, drain).run(self._concurrency)
+        shift = Shift(self._station, stop or threading.Event(), max_messages, drain, summary)
+        return shift.run(self._concurrency, on_begin)

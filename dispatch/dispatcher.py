@@ -201,7 +201,7 @@ class Dispatcher:
     @contextmanager
     def working(self, started: runs.Started, counts: RunCounts) -> Iterator[Run]:
         """Yield what a run works with, its lease renewed meanwhile; a run that fails in here ends with its books."""
-        keeper = LeaseKeeper(started.tenure, self.store.url)
+        keeper = LeaseKeeper(started.tenure, self.store.url, started.asked_s)
         keeper.start()
         try:
             yield self._prepare(started, keeper, counts)

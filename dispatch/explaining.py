@@ -151,9 +151,11 @@ def _not_asked(seen: Sighting, facts: RecordFacts) -> Answer:
 
 
 def _set_aside(seen: Sighting, at: Standing) -> Answer:
-    then = f"then: dispatch-ledger dispatch --window {at.window}" if at.ended else f"before {at.window.end_name}"
+    then = f", then: dispatch-ledger dispatch --window {at.window}" if at.ended else f", before {at.window.end_name}"
+    if seen.booking_ns is None:  # the window that reads it now is that of a text, which is about to change
+        then = " and ask again: which window sends it depends on the time that it has then"
     why = f"it is due, but cannot be used ({seen.why})"
-    return Answer("set_aside", f"No: {why}; mend it in the source, {then}.", at.window)
+    return Answer("set_aside", f"No: {why}; mend it in the source{then}.", at.window)
 
 
 def _not_in_index(seen: Sighting, settings: Settings) -> Answer:

@@ -12,6 +12,7 @@ import structlog
 from dispatch.aws.inbox import Delivery, Inbox, JobObjects
 from dispatch.children import AttemptFailedError
 from dispatch.jobs import JobMessage, UnfitError, check_document, parse_message
+from dispatch.outages import Outage
 from dispatch.working import HandedBackError, Job, Keeper, UnrecordedError, Way
 from ledger import clock, receipts
 from ledger.errors import ClaimLostError, DispatchLedgerError, InputError
@@ -118,20 +119,33 @@ class Shift:
 
     Args:
         drain: how long a job in hand may still go on once they are to stop.
+        summary: where the messages are counted; a new one by default.
     """
 
-    def __init__(self, station: Station, stop: threading.Event, messages_max: int | None, drain: timedelta) -> None:
+    def __init__(
+        self,
+        station: Station,
+        stop: threading.Event,
+        messages_max: int | None,
+        drain: timedelta,
+        summary: Summary | None = None,
+    ) -> None:
         self.station = station
         self.stop = stop
         self.quota = Quota(messages_max)
-        self.summary = Summary()
-        self.keeper = Keeper(station.ledger_url, station.inbox, station.lease, _say_not_renewed)
+        self.summary = summary or Summary()
+        keeping = Outage("jobs in hand were not renewed", "jobs in hand are renewed again", queue=station.inbox.name)
+        self.keeper = Keeper(station.ledger_url, station.inbox, station.lease, keeping)
+        self.outage = Outage("consumer pauses", "consumer goes on", queue=station.inbox.name)
         self._drain_s = drain.total_seconds()
         self._over = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self, concurrency: int) -> Summary:
+    def run(self, concurrency: int, on_begin: Callable[[], None]) -> Summary:
         """Work; returns what became of the messages.
+
+        Args:
+            on_begin: called once, when the handlers are loaded and nothing was received yet.
 
         Raises:
             InputError: when the handler cannot be loaded, or access to the queue is denied.
@@ -144,6 +158,7 @@ class Shift:
             except HandedBackError:
                 return self.summary
             self._say_begun()
+            on_begin()
             self._work([threading.Thread(target=self._guarded, args=(hand,), name="consumer") for hand in hands])
         if self._error is not None:
             raise self._error
@@ -226,6 +241,8 @@ class Hand:
                 if delivery is not None:
                     outcome = self._handle(delivery)
                     self._shift.summary.add(outcome)
+                    if outcome != "unavailable":
+                        self._end_trouble()
             finally:
                 quota.settle(handled=outcome is not None)
 
@@ -247,16 +264,23 @@ class Hand:
 
     def _note_trouble(self, reason: str) -> None:
         self._trouble = min(self._trouble + 1, _DOUBLINGS_MAX)
-        LOG.warning("consumer pauses", queue=self._station.inbox.name, reason=reason)
+        self._shift.outage.met(reason)
+
+    def _end_trouble(self) -> None:
+        self._trouble = 0
+        self._shift.outage.over()
 
     def _receive(self) -> Delivery | None:
         try:
-            return self._station.inbox.receive()
+            delivery = self._station.inbox.receive()
         except InputError:
             raise
         except DispatchLedgerError as error:
             self._note_trouble(str(error))
             return None
+        if delivery is None:  # the queue answers, and there is nothing that could be received in vain
+            self._end_trouble()
+        return delivery
 
     def _handle(self, delivery: Delivery) -> Outcome:
         """See what a message is, and do what is right with it."""
@@ -280,7 +304,6 @@ class Hand:
     def _take(self, delivery: Delivery, message: JobMessage) -> Outcome:
         station = self._station
         taken = receipts.take(self._store, message.pipeline, message.key, station.worker, station.lease)
-        self._trouble = 0
         match taken:
             case GoAhead():
                 return self._go(Job(delivery, message, taken.claim, taken.attempts))
@@ -394,7 +417,3 @@ class Hand:
             self._station.inbox.delete(delivery)
         except DispatchLedgerError as error:
             LOG.warning("message was not deleted", message_id=delivery.message_id, reason=str(error))
-
-
-def _say_not_renewed(reason: str) -> None:
-    LOG.warning("jobs in hand were not renewed", reason=reason)

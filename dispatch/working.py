@@ -12,6 +12,7 @@ from dispatch.aws.inbox import Delivery, Inbox
 from dispatch.child import result_or_note, said
 from dispatch.children import AttemptFailedError, Child
 from dispatch.jobs import JobMessage, decode_document
+from dispatch.outages import Outage
 from ledger import clock, receipts
 from ledger.errors import ClaimLostError, DispatchLedgerError, UnavailableError
 from ledger.receipts import Claim
@@ -46,24 +47,28 @@ class Job:
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: bool = False
 
-    def renew(self, store: Store, inbox: Inbox, lease: timedelta, on_trouble: Callable[[str], None]) -> None:
+    def renew(self, store: Store, inbox: Inbox, lease: timedelta) -> str | None:
         """Renew its claim and keep its message hidden; notes when the claim is lost.
+
+        Returns:
+            Why its message is not hidden, such as after twelve hours: whoever gets it finds the job held. Else None.
 
         Raises:
             UnavailableError: when the ledger does not answer.
         """
         with self.lock:
             if self.ended or self.passed_on.is_set():
-                return
+                return None
             try:
                 receipts.heartbeat(store, self.claim, lease)
             except ClaimLostError:
                 self.passed_on.set()
-                return
+                return None
             try:
                 inbox.hide(self.delivery, inbox.held_s)
-            except DispatchLedgerError as error:  # such as after twelve hours: whoever gets it finds the job held
-                on_trouble(str(error))
+            except DispatchLedgerError as error:
+                return str(error)
+            return None
 
     def end(self) -> None:
         """Let nobody renew it any more."""
@@ -188,8 +193,8 @@ class _failing:  # noqa: N801 - reads as a statement
 class Keeper:
     """Renews the jobs in hand every third of their lease, from a thread and a connection of its own."""
 
-    def __init__(self, url: str, inbox: Inbox, lease: timedelta, on_trouble: Callable[[str], None]) -> None:
-        self._url, self._inbox, self._lease, self._on_trouble = url, inbox, lease, on_trouble
+    def __init__(self, url: str, inbox: Inbox, lease: timedelta, outage: Outage) -> None:
+        self._url, self._inbox, self._lease, self._outage = url, inbox, lease, outage
         self._jobs: list[Job] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -221,9 +226,18 @@ class Keeper:
             while not clock.wait_s(self._lease.total_seconds() / 3, self._stop):
                 with self._lock:
                     jobs = list(self._jobs)
-                for job in jobs:
-                    try:
-                        job.renew(store, self._inbox, self._lease, self._on_trouble)
-                    except DispatchLedgerError as error:
-                        self._on_trouble(str(error))  # the rest would wait as long, and in vain
-                        break
+                self._renew(store, jobs)
+
+    def _renew(self, store: Store, jobs: list[Job]) -> None:
+        troubles = []
+        for job in jobs:
+            try:
+                troubles.append(job.renew(store, self._inbox, self._lease))
+            except DispatchLedgerError as error:
+                troubles.append(str(error))
+                break  # the rest would wait as long, and in vain
+        said = [one for one in troubles if one is not None]
+        if said:
+            self._outage.met(said[0])
+        elif jobs:
+            self._outage.over()

@@ -16,7 +16,7 @@ from ledger.errors import UnavailableError
 from ledger.facts import FindingState, StoredObject
 from ledger.instants import Window
 from ledger.runs import pipeline_id
-from ledger.store import Connection, Store, number_array, sql, translate
+from ledger.store import BoundedConnection, Connection, Store, number_array, sql, translate
 
 T = TypeVar("T")
 # Every table that a dispatch or a reconcile writes; what only consumers or commands write is read where it is.
@@ -44,7 +44,7 @@ _TIDIED_EVERY = 200
 class ReadOnlyStore(Store):
     """A connection through which nothing permanent can be written: PostgreSQL refuses."""
 
-    def connect(self) -> Connection:
+    def connect(self) -> BoundedConnection:
         """Open a connection of its own, as `Store` does."""
         connection = super().connect()
         connection.execute("SET default_transaction_read_only = on")
@@ -77,7 +77,7 @@ class DryStore(ReadOnlyStore):
         """The ledger itself, to read what is not copied."""
         return self._whole
 
-    def connect(self) -> Connection:
+    def connect(self) -> BoundedConnection:
         """Open the one connection, and make empty tables there.
 
         Raises:

@@ -4,7 +4,23 @@ Each class carries the exit code of the command line (CONTRACT: exit codes). A m
 where, and what to do about it.
 """
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+from uuid import UUID
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A write that a fence has refused, as the ledger counts it.
+
+    Attributes:
+        kind: the fence: a `window`'s lease, or the claim on a `job` or a `receipt`.
+        pipeline, job_id: whose; one of them.
+    """
+
+    kind: Literal["window", "job", "receipt"]
+    pipeline: str | None = None
+    job_id: UUID | None = None
 
 
 class DispatchLedgerError(Exception):
@@ -37,7 +53,19 @@ class BusyError(DispatchLedgerError):
     exit_code = 4
 
 
-class ClaimLostError(BusyError):
+class FencedError(DispatchLedgerError):
+    """A write came too late: the right to it has passed on.
+
+    Attributes:
+        refusal: how the ledger counts it; None when nothing is to be counted.
+    """
+
+    def __init__(self, message: str, refusal: Refusal | None = None) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class ClaimLostError(FencedError, BusyError):
     """A claim on a job has passed on, or the job has ended otherwise; stop working on it. Exit 4."""
 
 
@@ -55,7 +83,7 @@ class UnavailableError(DispatchLedgerError):
     """A service did not answer, or said no for now, after bounded retries. Exit 1."""
 
 
-class LeaseLostError(UnavailableError):
+class LeaseLostError(FencedError, UnavailableError):
     """This run no longer holds its window: another one took over, or the lease ran out. Exit 1."""
 
 

@@ -18,6 +18,10 @@ _FINDINGS = (
     "SELECT kind, state, count(*) AS findings FROM findings JOIN pipelines ON pipelines.id = pipeline_id "
     "WHERE pipelines.name = %(pipeline)s GROUP BY kind, state"
 )
+_REFUSALS = (
+    "SELECT kind, refused FROM refusals JOIN pipelines ON pipelines.id = pipeline_id "
+    "WHERE pipelines.name = %(pipeline)s"
+)
 _WINDOWS = (
     "SELECT max(completed_at) AS dispatched_at, max(verified_at) AS reconciled_at, "
     "count(*) FILTER (WHERE held_at IS NOT NULL) AS held FROM windows "
@@ -36,6 +40,7 @@ class Gauges:
         dispatched_at, reconciled_at: when either last came to its end for a window.
         findings: how many by kind and state.
         attempts: tries to send entries opened in the last hour, by outcome; of all pipelines.
+        refusals: writes that a fence has refused since the ledger was made, by kind of fence.
     """
 
     jobs: list[tuple[str, str, int, float]]
@@ -47,6 +52,7 @@ class Gauges:
     reconciled_at: datetime | None
     findings: dict[tuple[str, str], int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = field(default_factory=dict)
 
 
 def read_gauges(store: Store, pipeline: str, catch_up: timedelta, not_before: datetime | None) -> Gauges:
@@ -70,6 +76,7 @@ def read_gauges(store: Store, pipeline: str, catch_up: timedelta, not_before: da
             reconciled_at=windows["reconciled_at"],
             findings={(row["kind"], row["state"]): row["findings"] for row in rows(connection, _FINDINGS, key)},
             attempts={row["outcome"]: row["attempts"] for row in rows(connection, sql("gauge_attempts"), key)},
+            refusals={row["kind"]: row["refused"] for row in rows(connection, _REFUSALS, key)},
         )
 
     return store.transaction(work)

@@ -13,10 +13,10 @@ from uuid import UUID
 import msgspec
 
 from ledger.documents import Document, Row, plain, rows
-from ledger.errors import ClaimLostError, InputError, UnavailableError
+from ledger.errors import ClaimLostError, InputError, Refusal, UnavailableError
 from ledger.ids import new_id
 from ledger.runs import pipeline_id
-from ledger.store import Connection, Store, sql
+from ledger.store import Connection, Store, count_refusal, sql
 
 Kind = Literal["dispatch", "reconcile", "redo", "report"]
 Status = Literal["pending", "processing", "completed", "failed", "cancelled"]
@@ -125,7 +125,8 @@ class Held(msgspec.Struct, frozen=True):
         """The error that says that this hold is over."""
         return ClaimLostError(
             f"job {self.id} is no longer this worker's: it was cancelled, or another worker has claimed it; nothing "
-            "more was written"
+            "more was written",
+            Refusal("job", job_id=self.id),
         )
 
 
@@ -218,10 +219,16 @@ def claim_job(store: Store, pipeline: str, held: Held, lease: timedelta) -> Job 
     parameters = {**held.key(), "pipeline": pipeline, "lease": lease, "attempts_max": ATTEMPTS_MAX, "reason": _LOST}
 
     def work(connection: Connection) -> Job | Refused:
+        _await_row(connection, held)
         claimed = rows(connection, sql("claim_job"), parameters)
         return Job(**claimed[0]) if claimed else _refusal(connection, parameters)
 
     return store.transaction(work)
+
+
+def _await_row(connection: Connection, held: Held) -> None:
+    """Wait until nobody else writes the job: what runs out is counted by a clock that is read after that."""
+    connection.execute("SELECT 1 FROM jobs WHERE id = %(id)s FOR NO KEY UPDATE", held.key())
 
 
 def _refusal(connection: Connection, parameters: Row) -> Refused:
@@ -251,10 +258,15 @@ def renew_claim(
     parameters = {**held.key(), "lease": lease, "done": done, "total": total}
 
     def work(connection: Connection) -> Literal["held", "lost", "cancelled"]:
+        _await_row(connection, held)
         if rows(connection, update, parameters):
             return "held"
-        left = rows(connection, "SELECT status FROM jobs WHERE id = %(id)s", parameters)
-        return "cancelled" if left and left[0]["status"] == "cancelled" else "lost"
+        left = rows(connection, "SELECT status, claim FROM jobs WHERE id = %(id)s", parameters)
+        if left and left[0]["status"] == "cancelled":
+            return "cancelled"
+        if left and left[0]["claim"] != held.claim:  # else this worker has just ended it
+            count_refusal(connection, Refusal("job", job_id=held.id))
+        return "lost"
 
     return store.transaction(work)
 
@@ -366,14 +378,14 @@ def hand_back(
 def _end(store: Store, held: Held, statement: Any, parameters: Row, status: Status) -> None:
     """Execute what ends a hold; when it changes nothing, make sure that it is because it was done before."""
 
-    def work(connection: Connection) -> bool:
+    def work(connection: Connection) -> None:
         if rows(connection, statement, parameters):
-            return True
+            return
         query = "SELECT 1 FROM jobs WHERE id = %(id)s AND claim = %(claim)s AND status = %(status)s"
-        return bool(rows(connection, query, {**held.key(), "status": status}))
+        if not rows(connection, query, {**held.key(), "status": status}):
+            raise held.lost()
 
-    if not store.transaction(work):
-        raise held.lost()
+    store.transaction(work)
 
 
 def _line(text: str) -> str:

@@ -9,9 +9,9 @@ from uuid import UUID
 import structlog
 
 from ledger import clock
-from ledger.errors import DispatchLedgerError, LeaseLostError
+from ledger.errors import DispatchLedgerError, LeaseLostError, Refusal
 from ledger.instants import Window
-from ledger.store import Connection, Store, sql
+from ledger.store import Connection, Store, count_refusal, sql
 
 LOG = structlog.get_logger(__name__)
 
@@ -41,6 +41,7 @@ class Tenure:
         return LeaseLostError(
             f"window {self.window}: run {self.run_id} lost its lease (fence {self.fence}); another run may have taken "
             "over. Nothing more was written; run the window again to finish what is left",
+            Refusal("window", self.pipeline),
         )
 
 
@@ -70,15 +71,20 @@ def execute_fenced(store: Store, tenure: Tenure, statement: LiteralString, param
 
 @dataclass
 class LeaseKeeper:
-    """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped."""
+    """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped.
+
+    Attributes:
+        asked_s: when the lease was asked for, on this machine's monotonic clock: it lasts no longer than from then.
+    """
 
     tenure: Tenure
     url: str
+    asked_s: float
     _stop: threading.Event = field(default_factory=threading.Event)
     _lost: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._renewed_s = clock.monotonic_s()
+        self._renewed_s = self.asked_s
         self._thread = threading.Thread(target=self._renew_until_stopped, name="lease", daemon=True)
 
     def start(self) -> None:
@@ -124,4 +130,9 @@ class LeaseKeeper:
 
     def _renew(self, connection: Connection) -> bool:
         parameters = {**self.tenure.key(), "lease": self.tenure.lease}
-        return connection.execute(sql("renew_lease"), parameters).fetchone() is not None
+        if connection.execute(sql("renew_lease"), parameters).fetchone() is not None:
+            return True
+        given_back = "SELECT 1 FROM windows WHERE id = %(window_id)s AND fence = %(fence)s AND lease_run_id IS NULL"
+        if connection.execute(given_back, parameters).fetchone() is None:
+            count_refusal(connection, Refusal("window", self.tenure.pipeline))
+        return False

@@ -14,7 +14,7 @@ from ledger.errors import CorruptError, GuardError, InputError, NotFoundError
 from ledger.facts import RunCounts
 from ledger.instants import Window, format_s
 from ledger.leases import Tenure, check_fence
-from ledger.runs import completed_before, pipeline_id, window_id
+from ledger.runs import completed_before, keep_books, pipeline_id, window_id
 from ledger.store import Connection, Store, byte_array, sql
 
 PlanState = Literal["planned", "applying", "applied", "cancelled", "stale"]
@@ -219,8 +219,8 @@ def complete_redo(store: Store, tenure: Tenure, counts: RunCounts, plan_id: UUID
         if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
-        parameters = tenure.key() | msgspec.structs.asdict(counts) | {"plan_id": plan_id}
-        completed = connection.execute(sql("complete_redo"), parameters).fetchone()
+        keep_books(connection, tenure, counts)
+        completed = connection.execute(sql("complete_redo"), tenure.key() | {"plan_id": plan_id}).fetchone()
         if completed is None:
             raise CorruptError(f"window {tenure.window} still has unfinished entries; apply the plan again")
         return completed[0]

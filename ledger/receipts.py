@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from ledger.canonical import is_plain_text
-from ledger.errors import ClaimLostError, InputError, UnknownKeyError
+from ledger.errors import ClaimLostError, InputError, Refusal, UnknownKeyError
 from ledger.ids import new_id
 from ledger.results import bounded_reason, encode_result
 from ledger.store import Connection, Store, sql
@@ -29,6 +29,11 @@ _NOW = (
     "SELECT receipts.state, claim, receipts.worker, attempts, expires_at, finished_at, result, reason "
     "FROM receipts JOIN pipelines ON pipelines.id = receipts.pipeline_id "
     "WHERE pipelines.name = %(pipeline)s AND receipts.idempotency_key = %(key)s"
+)
+
+_LOCK = (
+    "SELECT 1 FROM receipts JOIN pipelines ON pipelines.id = receipts.pipeline_id "
+    "WHERE pipelines.name = %(pipeline)s AND receipts.idempotency_key = %(key)s FOR NO KEY UPDATE OF receipts"
 )
 
 
@@ -139,8 +144,10 @@ def take(store: Store, pipeline: str, key: bytes, worker: str, lease: timedelta)
 def _take(connection: Connection, claim: Claim, parameters: dict[str, object]) -> Taken:
     for _ in range(_TRIES_MAX):
         given = connection.execute(sql("take_receipt"), parameters).fetchone()
+        if given is not None and given[2]:  # late: it asks once more, for the whole of its time
+            given = connection.execute(sql("take_receipt"), parameters).fetchone()
         if given is not None:
-            return GoAhead(claim, *given)
+            return GoAhead(claim, *given[:2])
         now = _now(connection, claim)
         if now is None:
             return UnknownKey()
@@ -174,6 +181,7 @@ def heartbeat(store: Store, claim: Claim, lease: timedelta) -> datetime:
     parameters = {**_parameters(claim), "lease": _checked(lease)}
 
     def work(connection: Connection) -> datetime:
+        connection.execute(_LOCK, parameters)  # the clock is read after that
         renewed = connection.execute(sql("renew_receipt"), parameters).fetchone()
         if renewed is None:
             raise _refusal(claim, _existing(connection, claim))
@@ -262,14 +270,16 @@ def _ending(
 
 
 def _refusal(claim: Claim, now: _Now) -> ClaimLostError:
+    refusal: Refusal | None = Refusal("receipt", claim.pipeline)
     if now.claim == claim.token and now.state in {"completed", "failed"}:
+        refusal = None  # it asks for two ends, and has lost nothing
         why = f"it has ended the job already, as {now.state}"
     elif now.state == "superseded":
         why = "a redo has replaced the job"
     else:
         why = f"the job was taken by another worker, and is {now.state.replace('_', ' ')} there"
     return ClaimLostError(
-        f"the claim on job {claim.key.hex()} is no longer good: {why}; stop, and do not repeat the call"
+        f"the claim on job {claim.key.hex()} is no longer good: {why}; stop, and do not repeat the call", refusal
     )
 
 

@@ -1,11 +1,9 @@
 """What a consumer hands in about its work: a result as canonical JSON, a reason as text; both bounded. Pure."""
 
-from decimal import Decimal
 from typing import Any
 
-import msgspec
-
-from ledger.canonical import canonical_json, plain_digits
+from ledger.canonical import canonical_json
+from ledger.strict_json import NotJsonError, exact
 
 RESULT_BYTES_MAX = 64 * 1024
 REASON_CHARS_MAX = 1000
@@ -13,26 +11,22 @@ _NO_REASON = "no reason was given"
 
 
 def encode_result(result: Any) -> bytes:
-    """Return a result as canonical JSON: what JSON can say, and `Decimal`, which keeps its digits.
+    """Return a result as canonical JSON: what JSON can say, and `Decimal`; every digit of a number is kept.
 
     Raises:
         ValueError: when it is no JSON, or longer than `RESULT_BYTES_MAX`; says so without the result itself.
     """
     try:
-        encoded = canonical_json(_plain(result))
-    except (TypeError, ValueError, RecursionError) as error:
+        encoded = canonical_json(exact(result))
+    except NotJsonError as error:
+        raise ValueError(f"the result cannot be written as JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("the result cannot be written as JSON: it is nested too deeply") from None
+    except (TypeError, ValueError) as error:
         raise ValueError(f"the result cannot be written as JSON: {type(error).__name__}") from None
     if len(encoded) > RESULT_BYTES_MAX:
         raise ValueError(f"the result has {len(encoded)} bytes as JSON; {RESULT_BYTES_MAX} are allowed")
     return encoded
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return msgspec.Raw(plain_digits(str(value)).encode())
-    if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
-    return [_plain(member) for member in value] if isinstance(value, list | tuple) else value
 
 
 def bounded_reason(reason: str) -> str:

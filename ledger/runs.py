@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from ledger import findings
+from ledger import clock, findings
 from ledger.documents import rows
 from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
@@ -70,11 +70,13 @@ class Started:
 
     Attributes:
         objects_checked: whether an earlier run has already made sure that the window had no objects before its first.
+        asked_s: when the lease was asked for, on this machine's monotonic clock, in seconds.
     """
 
     tenure: Tenure
     started_at: datetime
     objects_checked: bool
+    asked_s: float
 
 
 def start_run(store: Store, request: RunRequest, *, even_held: bool = False) -> Started:
@@ -99,6 +101,8 @@ def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> S
     window = window_id(connection, pipeline, request.window)
     parameters = {"window_id": window, "run_id": request.run_id, "lease": request.lease, "even_held": even_held}
     parameters["only_owed"] = request.only_owed
+    connection.execute("SELECT 1 FROM windows WHERE id = %s FOR NO KEY UPDATE", (window,))
+    asked_s = clock.monotonic_s()
     got = connection.execute(sql("acquire_lease"), parameters).fetchone()
     if got is None and request.only_owed and _is_completed(connection, window):
         raise NotOwedError(f"window {request.window} was completed by another run")
@@ -115,7 +119,7 @@ def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> S
         fence=got[0],
         lease=request.lease,
     )
-    return Started(tenure, started_at, objects_checked=bool(got[1]))
+    return Started(tenure, started_at, objects_checked=bool(got[1]), asked_s=asked_s)
 
 
 def _is_completed(connection: Connection, window: int) -> bool:
@@ -198,6 +202,11 @@ def finish_page(store: Store, tenure: Tenure, number: int) -> None:
     store.transaction(lambda connection: connection.execute(sql("finish_page"), parameters))
 
 
+def keep_books(connection: Connection, tenure: Tenure, counts: RunCounts) -> None:
+    """Write a run's books, in the transaction that ends it."""
+    connection.execute(sql("keep_books"), tenure.key() | msgspec.structs.asdict(counts))
+
+
 def completed_before(connection: Connection, tenure: Tenure) -> datetime | None:
     """Return when this run was completed, in case the answer to its first commit was lost."""
     query = "SELECT finished_at FROM runs WHERE id = %s AND outcome = 'completed'"
@@ -219,7 +228,8 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
         check_fence(connection, tenure)
         connection.execute(sql("close_disproved"), tenure.key())
         connection.execute("DELETE FROM staged_records WHERE run_id = %s", (tenure.run_id,))
-        completed = connection.execute(sql("complete_run"), tenure.key() | msgspec.structs.asdict(counts)).fetchone()
+        keep_books(connection, tenure, counts)
+        completed = connection.execute(sql("complete_run"), tenure.key()).fetchone()
         if completed is None:
             raise CorruptError(f"window {tenure.window} still has unfinished entries; run it again to finish them")
         return completed[0]  # type: ignore[no-any-return]
@@ -267,8 +277,8 @@ def complete_reconcile(store: Store, tenure: Tenure, counts: RunCounts, unless: 
             return before
         check_fence(connection, tenure)
         connection.execute(sql("close_unseen"), tenure.key() | {"unless": unless})
-        completed = connection.execute(sql("complete_reconcile"), tenure.key() | msgspec.structs.asdict(counts))
-        ended = completed.fetchone()
+        keep_books(connection, tenure, counts)
+        ended = connection.execute(sql("complete_reconcile"), tenure.key() | msgspec.structs.asdict(counts)).fetchone()
         assert ended is not None, "the fence was just checked"
         return ended[0]  # type: ignore[no-any-return]
 
@@ -293,9 +303,9 @@ def end_run(store: Store, tenure: Tenure, outcome: RunOutcome, error: str, count
     """End a run that did not complete, keep its books as far as they got, and give the lease back; safe to repeat."""
 
     def work(connection: Connection) -> None:
-        parameters = {**tenure.key(), **msgspec.structs.asdict(counts), "outcome": outcome, "error": error}
-        connection.execute(sql("end_run"), parameters)
-        connection.execute(sql("release_lease"), parameters)
+        keep_books(connection, tenure, counts)
+        connection.execute(sql("end_run"), {**tenure.key(), "outcome": outcome, "error": error})
+        connection.execute(sql("release_lease"), tenure.key())
 
     store.transaction(work)
 

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import errors, sql
 
 from ledger.errors import UnavailableError
-from ledger.store import Store, reason_of
+from ledger.store import Connection, Store, reason_of
 
 VERSION_TABLE = "dispatch_ledger_version"
 # The newest file of ledger/migrations/versions; reading it from there would take Alembic, and a quarter of a second.
@@ -22,15 +22,18 @@ def current_revision(url: str) -> str | None:
     Raises:
         UnavailableError: when the database cannot be reached.
     """
-    query = sql.SQL("SELECT version_num FROM {}").format(sql.Identifier(VERSION_TABLE))
     try:
         with Store(url).connect() as connection:
-            revisions = connection.execute(query).fetchall()
+            return _revision(connection)
     except errors.UndefinedTable:
         return None
     except psycopg.Error as error:
         raise UnavailableError(f"cannot reach the ledger: {reason_of(error)}; check ledger.database_url") from None
-    return " and ".join(row[0] for row in revisions) or None
+
+
+def _revision(connection: Connection) -> str | None:
+    query = sql.SQL("SELECT version_num FROM {}").format(sql.Identifier(VERSION_TABLE))
+    return " and ".join(row[0] for row in connection.execute(query).fetchall()) or None
 
 
 def upgrade(url: str) -> str:
@@ -54,7 +57,16 @@ def require_head(url: str) -> None:
     Raises:
         UnavailableError: saying which revision it has, which is needed, and how to get there.
     """
-    current, head = current_revision(url), head_revision()
+    _require(current_revision(url))
+
+
+def require_head_of(store: Store) -> None:
+    """Do as `require_head`, on a connection that is there already."""
+    _require(store.transaction(_revision))
+
+
+def _require(current: str | None) -> None:
+    head = head_revision()
     if current != head:
         has = current or "no tables"
         raise UnavailableError(f"the ledger has {has}, this version needs {head}; run: dispatch-ledger db upgrade")

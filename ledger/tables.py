@@ -129,6 +129,17 @@ class JobPartRow(SQLModel, table=True):
     document: str = Field(sa_column=_text())
 
 
+class RefusalRow(SQLModel, table=True):
+    """How often a fence has refused the write of somebody whose right to it had passed on."""
+
+    __tablename__ = "refusals"
+    __table_args__ = (CheckConstraint("kind IN ('window', 'job', 'receipt')", name="refusals_kind"),)
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger, primary_key=True))
+    kind: str = Field(sa_column=Column(Text, primary_key=True))
+    refused: int = Field(sa_column=Column(BigInteger, nullable=False))
+    last_at: datetime = Field(sa_column=_moment(nullable=False))
+
+
 class DestinationRow(SQLModel, table=True):
     """A combination of route, job, queue and place of objects that entries were ever promised to."""
 

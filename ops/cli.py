@@ -194,9 +194,9 @@ def scheduler() -> None:
     """Dispatch what is owed and reconcile, each on its cron line (UTC), until ended by Ctrl-C or SIGTERM."""
     from ops import schedule
 
-    settings = CONTEXT.settings()
-    with cancellable() as cancellation:
-        summary = schedule.run(settings, cancellation, CONTEXT.console)
+    settings, summary = CONTEXT.settings(), schedule.Summary()
+    with cancellable(document=lambda: summary.document) as cancellation:
+        schedule.run(settings, cancellation, CONTEXT.console, summary)
     if CONTEXT.json:
         CONTEXT.print_json(summary.document)
     _exit(128 + cancellation.signal_number)
@@ -213,7 +213,7 @@ def up(
 
     with (
         embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
-        cancellable(lambda: embedded.end_at_once(scene)) as cancellation,
+        cancellable(lambda: embedded.end_at_once(scene), lambda: scene.document) as cancellation,
     ):
         embedded.play(scene, cancellation)
         if CONTEXT.json:
@@ -434,7 +434,7 @@ def _hoist(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. An error is one line on standard error, and `{"error"}` where asked."""
     given = sys.argv[1:] if arguments is None else arguments
-    CONTEXT.config, CONTEXT.json, CONTEXT.debug = None, "--json" in given, "--debug" in given
+    CONTEXT.config, CONTEXT.json, CONTEXT.debug, CONTEXT.told = None, "--json" in given, "--debug" in given, False
     try:
         code = app(_hoist(given), standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -467,7 +467,7 @@ def _usage(error: TyperException) -> int:
 
 
 def _fail(message: str, error: BaseException, code: int) -> int:
-    if CONTEXT.json:
+    if CONTEXT.json and not CONTEXT.told:
         with suppress(OSError):  # what cannot be written is what is being told of
             CONTEXT.print_json({"error": " ".join(message.split())})
     _say_error(message)

@@ -33,12 +33,12 @@ def consume(
 ) -> None:
     """Work the jobs of a queue, each once: a receipt in the ledger says who has a job, and what came of it."""
     from dispatch.child import check_name
-    from dispatch.consumer import Consumer
+    from dispatch.consumer import Consumer, Summary
 
     check_name(handler)
-    settings = CONTEXT.settings()
+    settings, summary = CONTEXT.settings(), Summary()
     with (
-        cancellable() as cancellation,
+        cancellable(document=lambda: _document(queue, handler, summary)) as cancellation,
         wiring.aws_endpoint(settings) as endpoint,
         wiring.ledger(settings) as store,
     ):
@@ -51,9 +51,12 @@ def consume(
             endpoint_url=endpoint,
             tracebacks=CONTEXT.debug,
         )
-        if not CONTEXT.json:
-            CONTEXT.console.print(f"Working the jobs of {queue} with {handler}; end with Ctrl-C.")
-        summary = consumer.run(stop=cancellation.asked, max_messages=max_messages)
+
+        def say_begun() -> None:
+            if not CONTEXT.json:
+                CONTEXT.console.print(f"Working the jobs of {queue} with {handler}; end with Ctrl-C.", soft_wrap=True)
+
+        consumer.run(stop=cancellation.asked, max_messages=max_messages, summary=summary, on_begin=say_begun)
     _report(queue, handler, summary)
     raise typer.Exit(_exit_code(cancellation, max_messages, summary))
 
@@ -64,10 +67,13 @@ def _exit_code(cancellation: Cancellation, max_messages: int | None, summary: "S
     return 0 if done else 128 + cancellation.signal_number
 
 
+def _document(queue: str, handler: str, summary: "Summary") -> dict[str, Any]:
+    return {"queue": queue, "handler": handler, "handled": summary.handled} | dict(summary.counts)
+
+
 def _report(queue: str, handler: str, summary: "Summary") -> None:
-    document: dict[str, Any] = {"queue": queue, "handler": handler, "handled": summary.handled} | dict(summary.counts)
     if CONTEXT.json:
-        CONTEXT.print_json(document)
+        CONTEXT.print_json(_document(queue, handler, summary))
     else:
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in summary.counts.items() if count)
         CONTEXT.console.print(f"{summary.handled} messages handled" + (f": {counts}" if counts else ""))

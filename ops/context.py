@@ -1,11 +1,16 @@
 """What stands before every command, and how a command speaks to people and to programs."""
 
 import getpass
+import os
+import signal
 import sys
+import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 from rich.console import Console
@@ -18,11 +23,16 @@ _PIPE_WIDTH = 160
 
 @dataclass
 class Context:
-    """What stands before the command: which configuration, and for whom to print."""
+    """What stands before the command: which configuration, and for whom to print.
+
+    Attributes:
+        told: whether the one JSON document was written.
+    """
 
     config: Path | None = None
     json: bool = False
     debug: bool = False
+    told: bool = False
 
     def settings(self) -> Settings:
         """Read the configuration; an InputError names what is wrong with it."""
@@ -37,12 +47,52 @@ class Context:
         return console
 
     def print_json(self, document: object) -> None:
-        """Write the one JSON document."""
-        sys.stdout.buffer.write(encoded(document) + b"\n")
-        sys.stdout.flush()
+        """Write the one JSON document; a signal that comes meanwhile waits until it is whole."""
+        raw = encoded(document) + b"\n"
+        with _signals_wait():
+            self.told = True
+            sys.stdout.buffer.write(raw)
+            sys.stdout.flush()
+
+    def end_at_once(self, number: int, document: Callable[[], object] | None) -> NoReturn:
+        """End the process inside a signal handler: the one document if none was written, one line, and nothing else.
+
+        Args:
+            number: the signal.
+            document: makes the command's document as far as it has come; the error's own by default.
+        """
+        text = f"ended at once by a second signal {number}; what was in hand is left, and the next run finishes it"
+        with suppress(Exception):  # nothing may keep it from ending
+            if self.json and not self.told:
+                raw = encoded({"error": text} if document is None else document())
+                os.write(sys.stdout.fileno(), raw + b"\n")
+        with suppress(Exception):
+            os.write(sys.stderr.fileno(), f"error: {text}\n".encode())
+        os._exit(128 + number)
 
 
 CONTEXT = Context()
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Let SIGINT and SIGTERM do what they do at the end of the block, not in it."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs here
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _frame: Any) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 def encoded(document: object) -> bytes:

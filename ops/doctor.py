@@ -21,7 +21,10 @@ from dispatch.aws.queues import dead_letter_target
 from dispatch.aws.session import NoRegionError, Session
 from dispatch.aws.source import read_schema
 from dispatch.checks import (
+    CONTROL_RECEIVES,
+    JOB_RECEIVES,
     QueueFacts,
+    create_dead_letters,
     create_queue,
     judge_bucket,
     judge_control,
@@ -255,9 +258,13 @@ def _examine_queues(inspector: Inspector, settings: Settings) -> list[Check]:
             continue
         if name in routed:
             kept = judge_retention(facts, settings.reconcile)
-            lines += [*judge_queue(facts, _overhead_bytes(settings, name)), kept, *_examine_dead(inspector, facts)]
+            lines += [
+                *judge_queue(facts, _overhead_bytes(settings, name)),
+                kept,
+                *_examine_dead(inspector, facts, JOB_RECEIVES),
+            ]
         else:
-            lines += softened([judge_control(facts), *_examine_dead(inspector, facts)], key)
+            lines += softened([judge_control(facts), *_examine_dead(inspector, facts, CONTROL_RECEIVES)], key)
     return lines
 
 
@@ -271,7 +278,7 @@ def _missing_queue(name: str, key: str, error: DispatchLedgerError) -> list[Chec
     return [line, *(skipped(one, name, "the queue cannot be looked at") for one in _AFTER_QUEUE)]
 
 
-def _examine_dead(inspector: Inspector, facts: QueueFacts) -> list[Check]:
+def _examine_dead(inspector: Inspector, facts: QueueFacts, receives: int) -> list[Check]:
     """Look at where a message of this queue ends."""
     no_tries = skipped("tries", facts.name, "there is no dead-letter queue to look at")
     try:
@@ -282,15 +289,15 @@ def _examine_dead(inspector: Inspector, facts: QueueFacts) -> list[Check]:
         mend = "allow sqs:GetQueueUrl and sqs:GetQueueAttributes on the dead-letter queue"
         return [warning("dead_letter_queue", facts.name, "it may not be looked at", mend), no_tries]
     if target is None:
-        return [judge_no_dead_letters(facts)]
-    return judge_dead_letters(facts, target)
+        return [judge_no_dead_letters(facts, receives)]
+    return judge_dead_letters(facts, target, receives)
 
 
 def _create_target(facts: QueueFacts, error: DispatchLedgerError) -> str | None:
     if not isinstance(error, MissingError):
         return None
     _, name = dead_letter_target(facts.attributes["RedrivePolicy"])
-    return f"create it: {create_queue(name)}"
+    return f"create it: {create_dead_letters(name)}"
 
 
 def _overhead_bytes(settings: Settings, queue: str) -> int:

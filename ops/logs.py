@@ -10,6 +10,16 @@ from ledger.errors import InputError
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+class _Foreign(logging.Handler):
+    """Writes what libraries log through the standard library as a line like ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log it again, with the library's name."""
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), library=record.name, exc_info=record.exc_info or None
+        )
+
+
 def configure(level: str) -> None:
     """Set up logging for the process.
 
@@ -32,3 +42,4 @@ def configure(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    logging.lastResort = _Foreign(logging.WARNING)  # which writes what nobody else takes

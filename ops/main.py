@@ -28,12 +28,18 @@ def main() -> int:
         return cli.main()
     except CancelledError as error:
         _stop_listening()
-        if "--json" in sys.argv:
+        if "--json" in sys.argv and not _is_told():
             sys.stdout.write(f'{{"error":"{error}"}}\n')
         sys.stderr.write(f"error: {error}\n")
         return 128 + error.signal_number
     finally:
         _stop_listening()
+
+
+def _is_told() -> bool:
+    """Say whether the command has written its document; it can't have before it was imported."""
+    context = sys.modules.get("ops.context")
+    return context is not None and context.CONTEXT.told
 
 
 def _stop_listening() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily as Counter
 from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -20,6 +21,7 @@ from ops.jobs.sending import LANES, JobSender
 
 LOG = structlog.get_logger(__name__)
 _PREFIX = "dispatch_ledger_"
+FENCES = ("window", "job", "receipt")
 Family = Callable[[], Iterator[Metric]]
 
 
@@ -119,7 +121,10 @@ def _ledger_metrics(gauges: Gauges) -> Iterator[Metric]:
     attempts = _gauge("attempts_recent", "Tries to send the entries of the last hour, of all pipelines.", "outcome")
     for outcome, count in gauges.attempts.items():
         attempts.add_metric([outcome], count)
-    yield from (findings, attempts)
+    refusals = Counter(_PREFIX + "fence_rejections", "Writes that came after the right to them.", labels=["kind"])
+    for kind in FENCES:
+        refusals.add_metric([kind], gauges.refusals.get(kind, 0))
+    yield from (findings, attempts, refusals)
 
 
 def _gauge(name: str, text: str, *labels: str) -> Gauge:

@@ -1,5 +1,6 @@
 """The paired scheduled jobs: a timer only wakes them. What is owed is in the ledger; the lease decides who works."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, JobSubmissionEvent
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
@@ -48,16 +50,18 @@ class Summary:
         }
 
 
-def run(settings: Settings, cancellation: Cancellation, console: Console) -> Summary:
+def run(settings: Settings, cancellation: Cancellation, console: Console, summary: Summary) -> None:
     """Run the jobs until a signal asks for the end, which waits for the step in hand.
+
+    Args:
+        summary: kept up to date with what the jobs have done.
 
     Raises:
         InputError: when table, index, bucket or queues are missing, at the start only.
         UnavailableError: when AWS or the ledger does not answer at the start.
     """
-    with started(settings, cancellation, console) as summary:
+    with started(settings, cancellation, console, summary):
         wait_for_end(cancellation)
-    return summary
 
 
 def wait_for_end(cancellation: Cancellation) -> None:
@@ -67,28 +71,27 @@ def wait_for_end(cancellation: Cancellation) -> None:
 
 
 @contextmanager
-def started(settings: Settings, cancellation: Cancellation, console: Console) -> Iterator[Summary]:
+def started(settings: Settings, cancellation: Cancellation, console: Console, summary: Summary) -> Iterator[None]:
     """Run the jobs on their cron lines while the block runs; its end waits for the step in hand.
 
     Dispatch and then reconcile run once at the start: what was missed while nobody was there is no finding then. A job
     that fails is told of, and runs again at its next time. Any number of schedulers may run: a window that another one
     works on is left to it.
 
-    Yields:
-        What the jobs have done, kept up to date.
+    Args:
+        summary: kept up to date with what the jobs have done.
 
     Raises:
         InputError: when table, index, bucket or queues are missing, at the start only.
         UnavailableError: when AWS or the ledger does not answer at the start.
     """
-    summary = Summary()
     jobs = {
         "dispatch": (settings.schedule.dispatch, _dispatch),
         "reconcile": (settings.schedule.reconcile, _reconcile),
         "deep_reconcile": (settings.schedule.deep_reconcile, _reconcile_deep),
     }
     with wiring.aws_endpoint(settings), wiring.database(settings), wiring.dispatcher(settings, cancellation, _quiet):
-        timer = BackgroundScheduler(timezone=UTC)
+        timer = _timer()
         dispatched = threading.Event()
         for name, (line, work) in jobs.items():
             job = _Job(name, work, settings, cancellation, console, summary, dispatched)
@@ -98,9 +101,21 @@ def started(settings: Settings, cancellation: Cancellation, console: Console) ->
             )
         timer.start()
         try:
-            yield summary
+            yield
         finally:
             timer.shutdown(wait=True)
+
+
+def _timer() -> BackgroundScheduler:
+    """Make a timer that says in our words what is worth saying: a job that is still at work is no trouble."""
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    timer = BackgroundScheduler(timezone=UTC)
+    timer.add_listener(_say_left_out, EVENT_JOB_MAX_INSTANCES)
+    return timer
+
+
+def _say_left_out(event: JobSubmissionEvent) -> None:
+    LOG.info("scheduled job is still at work; this time is left out, and the next one comes", job=event.job_id)
 
 
 def trigger_of(line: str) -> BaseTrigger:

@@ -1,9 +1,11 @@
 """The commands that stay: the HTTP API, and the workers that do what is asked for there."""
 
+from collections import Counter
 from typing import Annotated
 
 import typer
 
+from ledger.errors import CancelledError
 from ops.context import CONTEXT
 from ops.signals import cancellable
 
@@ -26,6 +28,8 @@ def serve(
     settings = CONTEXT.settings()
     with cancellable() as cancellation:
         server.run(settings, cancellation, host, port, _say_ready)
+    if CONTEXT.json and not CONTEXT.told:  # it was asked to end before it was ready
+        raise CancelledError(cancellation.signal_number)
     raise typer.Exit(128 + cancellation.signal_number)
 
 
@@ -46,10 +50,10 @@ def worker(
     """Do the long-running jobs that were asked for over HTTP, until ended by Ctrl-C or SIGTERM."""
     from ops.jobs import worker as workers
 
-    settings = CONTEXT.settings()
-    with cancellable() as cancellation:
+    settings, ended = CONTEXT.settings(), Counter[str]()
+    with cancellable(document=lambda: workers.worker_document(ended)) as cancellation:
         lanes = workers.lanes_of(settings, queue or [])
-        document = workers.run(settings, cancellation, CONTEXT.console, lanes, concurrency)
+        workers.run(settings, cancellation, CONTEXT.console, lanes, concurrency, ended)
     if CONTEXT.json:
-        CONTEXT.print_json(document)
+        CONTEXT.print_json(workers.worker_document(ended))
     raise typer.Exit(128 + cancellation.signal_number)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -300,7 +301,7 @@ def _jobs(scene: Scene) -> Iterator[None]:
     scene.say("dispatch", f"{lines.dispatch}  (cron, UTC), and now")
     scene.say("reconcile", f"{lines.reconcile}, and now; deep: {lines.deep_reconcile}")
     scene.console.print("Ctrl-C ends all of it.\n")
-    with schedule.started(scene.settings, scene.cancellation, scene.console) as scene.summary:
+    with schedule.started(scene.settings, scene.cancellation, scene.console, scene.summary):
         yield
 
 
@@ -317,7 +318,7 @@ def _api(scene: Scene) -> Iterator[None]:
 def _worker(scene: Scene) -> Iterator[None]:
     settings, quiet = scene.settings, Console(quiet=True)
     lanes = workers.lanes_of(settings, [])
-    with _beside(scene, "worker", lambda asked: workers.run(settings, asked, quiet, lanes, 1)):
+    with _beside(scene, "worker", lambda asked: workers.run(settings, asked, quiet, lanes, 1, Counter())):
         scene.say("worker", f"for the jobs of {settings.jobs.queue} and {settings.jobs.slow_queue}")
         yield
 

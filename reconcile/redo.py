@@ -47,13 +47,16 @@ class _MovedError(GuardError):
     """What a plan has seen is not what there is."""
 
 
-def scope_of_group(text: str, group_by: Sequence[str]) -> str:
+def scope_of_group(text: str, group_by: Sequence[str], called: str = "--group") -> str:
     """Return the digest of the group that a person names as JSON: an object by attribute, or an array in their order.
+
+    Args:
+        called: what the person calls it.
 
     Raises:
         InputError: when it is no JSON, or does not name each of the attributes once.
     """
-    shape = f"""--group takes JSON such as {{"{group_by[0]}": 1, …}} with {", ".join(group_by)}"""
+    shape = f"""{called} takes JSON such as {{"{group_by[0]}": 1, …}} with {", ".join(group_by)}"""
     try:
         named = json.loads(
             text,

@@ -1,8 +1,9 @@
-"""Breaks a run off at its n-th transaction: the process is killed there, or the database's answer is lost."""
+"""Breaks a run off at its n-th transaction: it is killed there, or the answer is lost; or takes the database away."""
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from ledger.store import Connection, Store
+from ledger.store import Connection, Store, connect_arguments
+from tests.rig import Rig
 
 Transact = Callable[[Store, Callable[[Connection], Any]], Any]
 
@@ -118,3 +120,33 @@ class LostAnswer(Break):
         work(connection)
         connection.close()
         raise psycopg.OperationalError("the connection was lost before the commit")
+
+
+class Database:
+    """The ledger's database, which can go away for a while, for everybody.
+
+    Args:
+        server: the URL of another database of the same server.
+        rig: whose ledger it is.
+    """
+
+    def __init__(self, server: str, rig: Rig) -> None:
+        self._server, self._rig = server, rig
+        self._name = connect_arguments(rig.url)["dbname"]
+
+    def _tell(self, statement: str) -> None:
+        with psycopg.connect(**connect_arguments(self._server), autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[arg-type]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Refuse every connection, and end those that there are."""
+        if self._rig._reader is not None:
+            self._rig._reader.close()
+            self._rig._reader = None
+        self._tell(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
+        self._tell(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'")
+        try:
+            yield
+        finally:
+            self._tell(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")

@@ -13,6 +13,7 @@ import structlog
 from botocore import exceptions as boto
 
 from dispatch.aws.errors import code_of, translated
+from dispatch.aws.queues import find_dead_letters, find_queue
 from dispatch.aws.session import Session
 from ledger.errors import InputError
 
@@ -40,10 +41,15 @@ class ControlQueue(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message in hand: hidden from others until its visibility runs out."""
+    """A message in hand: hidden from others until its visibility runs out.
+
+    Attributes:
+        received: how often the queue has handed it out, this time included.
+    """
 
     body: str
     handle: str
+    received: int = 1
 
 
 class ControlQueues:
@@ -58,7 +64,6 @@ class ControlQueues:
     """
 
     def __init__(self, session: Session, *, send: timedelta, wait: timedelta) -> None:
-        self._region = session.region
         self._wait_s = int(wait.total_seconds())
         self._sending = session.client("sqs", tries=1, read=send)
         self._asking = session.client("sqs", tries=_ASK_TRIES, read=_ASK + wait)
@@ -74,28 +79,13 @@ class ControlQueues:
         """
         if name.endswith(".fifo"):
             raise InputError(f"{key} = {name!r} is a FIFO queue; job ids need a standard queue")
-        with translated(f"SQS queue {name}"):
+        url, told = find_queue(self._asking, name, "RedrivePolicy", key)
+        with translated(f"dead-letter queue of {name}"):
             try:
-                url = name if "://" in name else self._asking.get_queue_url(QueueName=name)["QueueUrl"]
-                return ControlQueue(name, url, self._dead_letter_url(url))
-            except boto.ClientError as error:
-                if "NonExistentQueue" in code_of(error) or "QueueDoesNotExist" in code_of(error):
-                    raise InputError(
-                        f"SQS queue {name!r} does not exist in {self._region}; create it, or mend {key}"
-                    ) from error
-                raise
-
-    def _dead_letter_url(self, url: str) -> str | None:
-        answer = self._asking.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
-        policy = answer.get("Attributes", {}).get("RedrivePolicy")
-        if not policy:
-            return None
-        *_, account, name = str(msgspec.json.decode(policy)["deadLetterTargetArn"]).split(":")
-        try:
-            return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
-        except boto.ClientError as error:  # a job that fails stands in the ledger all the same
-            LOG.warning("dead-letter queue cannot be used", queue=name, reason=str(error))
-            return None
+                return ControlQueue(name, url, find_dead_letters(self._asking, told))
+            except (boto.ClientError, ValueError) as error:  # a job that fails stands in the ledger all the same
+                LOG.warning("dead-letter queue cannot be used", queue=name, reason=str(error))
+                return ControlQueue(name, url, None)
 
     def send(self, queue: ControlQueue, body: str, delay: timedelta = timedelta()) -> None:
         """Send one message, tried once; when this raises, it may have been sent all the same."""
@@ -111,9 +101,11 @@ class ControlQueues:
                 MaxNumberOfMessages=1,
                 WaitTimeSeconds=self._wait_s,
                 VisibilityTimeout=_whole_s(visibility),
+                MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
         for message in answer.get("Messages", []):
-            return Received(str(message["Body"]), str(message["ReceiptHandle"]))
+            received = int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+            return Received(str(message["Body"]), str(message["ReceiptHandle"]), received)
         return None
 
     def hide(self, queue: ControlQueue, received: Received, visibility: timedelta) -> None:

@@ -1,6 +1,6 @@
 """The queues: each message of each try is told apart as accepted, failed, refused or unknown."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from dispatch.aws.errors import THROTTLES, code_of, translated
 from dispatch.aws.pool import at_once
 from dispatch.aws.sending import BatchSender
 from dispatch.aws.session import Session
-from ledger.errors import MissingError
+from ledger.errors import DispatchLedgerError, MissingError
 from ledger.facts import SendAnswer
 
 LOG = structlog.get_logger(__name__)
@@ -104,19 +104,12 @@ class SqsQueues:
             None when it may not be looked into.
         """
         try:
-            target = self._dead_letter_url(queue)
+            _, told = find_queue(self._asking, queue.url, "RedrivePolicy")
+            target = find_dead_letters(self._asking, told)
             return set() if target is None else set(self._keys_in(target))
-        except (boto.ClientError, boto.BotoCoreError, ValueError) as error:
+        except (DispatchLedgerError, boto.ClientError, boto.BotoCoreError, ValueError) as error:
             LOG.warning("dead-letter queue was not looked into", queue=queue.name, reason=str(error))
             return None
-
-    def _dead_letter_url(self, queue: Queue) -> str | None:
-        answer = self._asking.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["RedrivePolicy"])
-        policy = answer.get("Attributes", {}).get("RedrivePolicy")
-        if not policy:
-            return None
-        account, name = dead_letter_target(policy)
-        return str(self._asking.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
 
     def _keys_in(self, url: str) -> Iterator[str]:
         for _ in range(_PEEKS_MAX):
@@ -218,6 +211,24 @@ def dead_letter_target(policy: str) -> tuple[str, str]:
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the redrive policy names no queue: {policy[:200]}") from None
     return account, name
+
+
+def find_dead_letters(client: Any, attributes: Mapping[str, str]) -> str | None:
+    """Return the URL of a queue's dead-letter queue, None when it has none.
+
+    Args:
+        client: a botocore client for SQS.
+        attributes: of the queue, its `RedrivePolicy` among them if it has one.
+
+    Raises:
+        ClientError: when it does not exist, or may not be looked at.
+        ValueError: when the policy names none.
+    """
+    policy = attributes.get("RedrivePolicy")
+    if not policy:
+        return None
+    account, name = dead_letter_target(policy)
+    return str(client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"])
 
 
 def _batch_entry(at: int, message: Message, queue: Queue) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 -- Guarantees: at most one run gets a window; each take-over has a higher fence; the same run may ask again. Who only wants
--- an owed window does not get one that was completed a moment ago.
+-- an owed window does not get one that was completed a moment ago. The row is locked already, so that the clock is not
+-- read before a wait.
 UPDATE windows
 SET fence = CASE WHEN lease_run_id = %(run_id)s THEN fence ELSE fence + 1 END,
     lease_run_id = %(run_id)s,

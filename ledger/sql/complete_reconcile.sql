@@ -1,9 +1,6 @@
 -- Guarantees: a reconcile ends with its books, what it verified, and the window given back, all at once.
 WITH ended AS (
-    UPDATE runs SET outcome = 'completed', finished_at = ledger_now(), pages = %(pages)s, evaluated = %(evaluated)s,
-        outside = %(outside)s, not_due = %(not_due)s, set_aside = %(set_aside)s, due = %(due)s,
-        already_claimed = %(already_claimed)s, claimed = %(claimed)s, entries = %(entries)s,
-        confirmed = %(confirmed)s, recovered = %(recovered)s
+    UPDATE runs SET outcome = 'completed', finished_at = ledger_now()
     WHERE id = %(run_id)s AND outcome IS NULL
     RETURNING finished_at
 )

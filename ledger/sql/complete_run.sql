@@ -1,9 +1,6 @@
 -- Guarantees: a run is completed only by the holder of the window, in a statement that sees nothing of it unfinished.
 WITH completed AS (
-    UPDATE runs SET outcome = 'completed', finished_at = ledger_now(), pages = %(pages)s, evaluated = %(evaluated)s,
-        outside = %(outside)s, not_due = %(not_due)s, set_aside = %(set_aside)s, due = %(due)s,
-        already_claimed = %(already_claimed)s, claimed = %(claimed)s, entries = %(entries)s,
-        confirmed = %(confirmed)s, recovered = %(recovered)s
+    UPDATE runs SET outcome = 'completed', finished_at = ledger_now()
     WHERE id = %(run_id)s AND outcome IS NULL
       AND NOT EXISTS (SELECT 1 FROM payload_parts WHERE window_id = %(window_id)s)
     RETURNING id, finished_at

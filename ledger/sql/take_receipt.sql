@@ -1,5 +1,7 @@
 -- Guarantees: of all workers that ask for one job at once, exactly one gets it, and only while its claim has not run out;
 -- what was worked or replaced is never given out again. Each claim counts as an attempt, once, also when it asks again.
+-- A first claim that had to wait, for another that was taken back in the end, says that it was late: its clock was read
+-- before.
 WITH promise AS (
     SELECT windows.pipeline_id, entries.window_id
     FROM entries
@@ -17,4 +19,4 @@ SET state = 'in_work', claim = %(claim)s, worker = %(worker)s, finished_at = NUL
     claimed_at = ledger_now(), expires_at = ledger_now() + %(lease)s
 WHERE receipt.state = 'failed'
    OR (receipt.state = 'in_work' AND (receipt.expires_at <= ledger_now() OR receipt.claim = %(claim)s))
-RETURNING expires_at, attempts
+RETURNING expires_at, attempts, ledger_now() - claimed_at > interval '100 milliseconds' AS late

@@ -16,6 +16,8 @@ from ops.api.problems import ProblemError
 Role = Literal["viewer", "operator", "approver"]
 _RANK: dict[Role, int] = {"viewer": 0, "operator": 1, "approver": 2}
 _SAFE = {"GET", "HEAD", "OPTIONS"}
+# What a browser says of a request that no page made, or one from here.
+_OWN_SITE = {"none", "same-origin"}
 _scheme = HTTPBearer(auto_error=False, description="A token of `api.tokens`; none is needed while there are none.")
 
 
@@ -50,11 +52,10 @@ def identify(request: Request) -> Principal:
     """Say who asks.
 
     Raises:
-        ProblemError: 401 without a good token; 403 when there are no tokens, and a web page may be behind this.
+        ProblemError: 401 without a good token.
     """
     tokens = request.app.state.api.settings.api.tokens
     if not tokens:
-        _require_local(request)
         return Principal("local", "approver")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
@@ -71,13 +72,22 @@ def _challenge(*more: str) -> dict[str, str]:
     return {"WWW-Authenticate": ", ".join(['Bearer realm="dispatch-ledger"', *more])}
 
 
-def _require_local(request: Request) -> None:
-    """Refuse what a web page of somebody else's could make a browser on this machine send."""
+def require_local(request: Request) -> None:
+    """Refuse what a web page of somebody else's could make a browser on this machine send, while there are no tokens.
+
+    Raises:
+        ProblemError: 403.
+    """
+    if request.app.state.api.settings.api.tokens:
+        return
     host = request.headers.get("host", "")
     if not is_loopback(_parts(f"//{host}")[0]):
         raise ProblemError(403, "without api.tokens this server answers to localhost and loopback addresses only")
+    if request.method in _SAFE:
+        return
     origin = request.headers.get("origin")
-    if request.method not in _SAFE and origin is not None and _parts(origin)[1] != host:
+    foreign = origin is not None and _parts(origin)[1] != host
+    if foreign or request.headers.get("sec-fetch-site", "none") not in _OWN_SITE:
         raise ProblemError(403, "without api.tokens nothing is changed for another site's page")
 
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from ops.api import access, health, jobs, problems, reading, receipts, redo
-from ops.api.limits import BodyLimit
+from ops.api.bodies import BodyLimit
+from ops.api.gate import HeadAsGet, LocalOnly
 from ops.api.state import Api
 from ops.metrics import LedgerCollector
 
@@ -28,12 +28,13 @@ def create_app(api: Api) -> FastAPI:
         openapi_url=f"{_V1}/openapi.json",
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.api = api
     app.state.metrics = LedgerCollector(api.settings, api.pool, api.sender).registry()
-    app.add_middleware(BodyLimit)
+    for middleware in (BodyLimit, LocalOnly, HeadAsGet):  # the last one stands first
+        app.add_middleware(middleware)
     problems.add_to(app)
-    app.exception_handler(RequestValidationError)(_who_asks_first)
     v1 = APIRouter(prefix=_V1, dependencies=[access.bearer])
     for router in _ROUTERS:
         v1.include_router(router)
@@ -41,16 +42,6 @@ def create_app(api: Api) -> FastAPI:
     app.include_router(health.router)
     _describe_as_it_is(app)
     return app
-
-
-def _who_asks_first(request: Request, error: RequestValidationError) -> Response:
-    """Tell what is wrong with a request only to those who may ask: a body is read before its sender is known."""
-    try:
-        if request.url.path.startswith("/api/"):
-            access.identify(request)
-    except problems.ProblemError as refused:
-        return problems.problem(refused.status, refused.detail, refused.headers)
-    return problems.of_validation(error)
 
 
 def _describe_as_it_is(app: FastAPI) -> None:

@@ -486,7 +486,7 @@ class Accepted(BaseModel):
     """A job that was written down; `Location` says where to look at it."""
 
     job_id: UUID
-    status: Status
+    status: Literal["pending"]
 
 
 # Receipts

@@ -15,15 +15,17 @@ _NOT_READY: dict[int | str, Any] = {503: may_answer()[503]}
 
 
 @router.get("/healthz", response_model=documents.Health)
-def healthz() -> Response:
+async def healthz() -> Response:
     """Say that the server lives; it asks nobody else."""
+    # Not on a thread, of which there may be none left while others wait for something.
     return answer({"status": "ok"})
 
 
 @router.get("/readyz", response_model=documents.Health, responses=_NOT_READY)
 def readyz(api: Shared) -> Response:
     """Say whether the ledger answers, and has this version's schema."""
-    schema.require_head(api.pool.url)
+    with api.store() as store:
+        schema.require_head_of(store)
     return answer({"status": "ready"})
 
 

@@ -1,6 +1,5 @@
 """Jobs: asked for, listed, looked at, cancelled, followed."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -10,18 +9,29 @@ from fastapi.responses import StreamingResponse
 
 from ledger import clock, jobs, runs
 from ledger.errors import DispatchLedgerError, InputError, NotFoundError
-from ledger.instants import Window
+from ledger.instants import Window, parse_window
 from ledger.jobs import FINAL, LIST_MAX, STATUSES, Job, Wanted, job_document
 from ledger.store import Store
 from ops.api import documents
 from ops.api.access import Operator, Principal, Viewer
-from ops.api.problems import ProblemError, may_answer
+from ops.api.bodies import JsonRoute
+from ops.api.problems import may_answer
 from ops.api.state import Api, Shared, answer, shows
+from ops.api.streams import EventStream
 from ops.context import encoded
-from ops.jobs.requests import AnyRequest, DispatchParams, ReconcileParams, chain, needs_approver, new_job
+from ops.jobs.requests import (
+    AnyRequest,
+    DispatchParams,
+    PlanParams,
+    ReconcileParams,
+    RedoParams,
+    chain,
+    needs_approver,
+    new_job,
+)
+from reconcile.redo import scope_of_group
 
-router = APIRouter(tags=["jobs"])
-_POLL_S = 0.5
+router = APIRouter(tags=["jobs"], route_class=JsonRoute)
 _SILENCE_S = 15.0
 _STREAM_MAX_S = 3600.0
 _EXAMPLE = {
@@ -79,7 +89,7 @@ IdempotencyKey = Annotated[
     "/jobs",
     status_code=202,
     response_model=documents.Accepted,
-    responses=ACCEPTED | may_answer(400, 413, 422),
+    responses=ACCEPTED | may_answer(400, 413, 415, 422),
 )
 def create_job(
     request: Annotated[AnyRequest, Body(discriminator="kind", openapi_examples=_ASKED)],
@@ -92,25 +102,31 @@ def create_job(
 
 
 def accept(api: Api, request: AnyRequest, who: Principal, key: str | None) -> Response:
-    """Write a job down, put its id on its queue if that works at once, and say where to look at it."""
+    """Write a job down, put its id on its queue if that works at once, and say where to look at it.
+
+    The same request again under its key is answered the same, however far the job has come.
+    """
     if needs_approver(request):
         who.require("approver")
     new = new_job(request, who.name, key)
     with api.store() as store:
-        _require_ended(store, request)
+        _require_possible(api, store, request)
         job = jobs.create_job(store, api.pipeline, new, api.settings.jobs.max_depth)
         if job.id == new.id:
             api.sender.send(store, job.id, job.queue)
     location = f"/api/v1/jobs/{job.id}"
-    return answer({"job_id": str(job.id), "status": job.status}, 202, {"Location": location})
+    return answer({"job_id": str(job.id), "status": "pending"}, 202, {"Location": location})
 
 
-def _require_ended(store: Store, request: AnyRequest) -> None:
-    """Refuse windows that have not ended; a worker would have to refuse them, too."""
+def _require_possible(api: Api, store: Store, request: AnyRequest) -> None:
+    """Refuse windows that have not ended, and groups that are none; a worker would have to refuse them, too."""
     for one in chain(request):
         named = _windows(one)
         if named and not runs.has_ended(store, max(named)):
             raise InputError(f"window {max(named)} has not ended yet; it ends at {max(named).end_name}")
+        if isinstance(one.params, RedoParams) and one.params.plan is not None:
+            for group in one.params.plan.group:
+                scope_of_group(group, api.settings.source.group_by, "group")
 
 
 def _windows(request: AnyRequest) -> list[Window]:
@@ -119,6 +135,8 @@ def _windows(request: AnyRequest) -> list[Window]:
             return [window]
         case ReconcileParams(chosen=windows):
             return windows
+        case RedoParams(plan=PlanParams(window=name)):
+            return [parse_window(name)]
     return []
 
 
@@ -169,34 +187,26 @@ def follow_job(
     job = _load(api, job_id)
     if job.status in FINAL and last_event_id == job.status:
         return Response(status_code=204)  # a browser connects again until it hears this
-    events = _events(api, job)
-    first = next(events)  # it has begun, so whatever becomes of the connection, its place is given back
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(itertools.chain([first], events), headers=headers, media_type="text/event-stream")
+    return EventStream(_looks(api, job), api.streams)
 
 
-def _events(api: Api, job: Job) -> Iterator[bytes]:
-    if not api.streams.acquire(blocking=False):
-        raise ProblemError(503, "too many streams are open; ask for the job itself", {"Retry-After": "5"})
-    try:
-        yield b"retry: 2000\n\n"
-        yield from _changes(api, job)
-    finally:
-        api.streams.release()
-
-
-def _changes(api: Api, job: Job) -> Iterator[bytes]:
+def _looks(api: Api, job: Job) -> Iterator[bytes]:
+    """Look at a job again and again until it has ended, and yield an event when something has changed."""
     until_s = clock.monotonic_s() + _STREAM_MAX_S
-    shown, shown_s = b"", 0.0
+    shown, shown_s, opening = b"", 0.0, b"retry: 2000\n\n"
     while clock.monotonic_s() < until_s:
         document = encoded(job_document(job))
         if document != shown:
             shown, shown_s = document, clock.monotonic_s()
-            yield b"id: %s\ndata: %s\n\n" % (job.status.encode(), document)
+            yield opening + b"id: %s\ndata: %s\n\n" % (job.status.encode(), document)
+            opening = b""
         elif clock.monotonic_s() - shown_s > _SILENCE_S:
             shown_s = clock.monotonic_s()
             yield b": still here\n\n"
-        if job.ended or clock.wait_s(_POLL_S, api.stopping):
+        if job.ended:
+            return
+        yield b""
+        if api.stopping.is_set():
             return
         try:
             job = _load(api, job.id)

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from ledger.errors import (
     BusyError,
@@ -25,6 +26,7 @@ LOG = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
 _ERRORS_MAX = 20
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 # The first class that fits decides, so the narrower ones stand first.
 _STATUS: tuple[tuple[type[DispatchLedgerError], HTTPStatus], ...] = (
     (NotFoundError, HTTPStatus.NOT_FOUND),
@@ -35,12 +37,13 @@ _STATUS: tuple[tuple[type[DispatchLedgerError], HTTPStatus], ...] = (
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _MEANT = {
-    400: "The body is no JSON.",
+    400: "The body is empty, or no JSON.",
     401: "No token, or one that nobody here has.",
     403: "The token's role does not allow this.",
     404: "There is no such thing in the ledger of this pipeline.",
     409: "It cannot be done as things stand.",
     413: "The body is too large.",
+    415: "The body is not sent as JSON in UTF-8.",
     422: "The request says something that is not allowed.",
     503: "A service did not answer, or too much is waiting; see `Retry-After`.",
 }
@@ -89,10 +92,11 @@ def may_answer(*statuses: int) -> dict[int | str, Any]:
 
 
 def add_to(app: FastAPI) -> None:
-    """Let every error of the app be a problem document; those of validation are told of by who knows who asks."""
+    """Let every error of the app be a problem document."""
     app.exception_handler(ProblemError)(_told)
     app.exception_handler(DispatchLedgerError)(_of_ours)
     app.exception_handler(HTTPException)(_of_http)
+    app.exception_handler(RequestValidationError)(_of_validation)
     app.exception_handler(Exception)(_unexpected)
 
 
@@ -109,15 +113,27 @@ def _of_ours(_request: Request, error: DispatchLedgerError) -> Response:
     return problem(status, str(error), headers)
 
 
-def _of_http(_request: Request, error: HTTPException) -> Response:
-    return problem(error.status_code, error.detail, dict(error.headers or {}))
+def _of_http(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods_here(request))
+    return problem(error.status_code, error.detail, headers)
 
 
-def of_validation(error: RequestValidationError) -> Response:
-    """Say what is wrong, and where; what was sent is not sent back."""
+def _methods_here(request: Request) -> list[str]:
+    """List the methods of all routes that have the request's path."""
+    asked = {"type": "http", "path": request.scope["path"], "root_path": request.scope["root_path"], "headers": []}
+    found = [
+        method
+        for method in _METHODS
+        if any(route.matches({**asked, "method": method})[0] == Match.FULL for route in request.app.routes)
+    ]
+    return sorted([*found, "HEAD"] if "GET" in found else found)
+
+
+def _of_validation(_request: Request, error: RequestValidationError) -> Response:
+    """Say what is wrong, and where."""
     found = error.errors()
-    if any(one["type"] == "json_invalid" for one in found):
-        return problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {found[0]['ctx']['error']}")
     wrong = [
         {"where": ".".join(map(str, one["loc"])), "reason": one["msg"].removeprefix("Value error, ")}
         for one in found[:_ERRORS_MAX]

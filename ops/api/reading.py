@@ -13,6 +13,7 @@ from ledger.instants import parse_window
 from ledger.reports import COUNTS, FINDING_STATES, KINDS, Wanted
 from ops.api import documents
 from ops.api.access import Operator, Viewer
+from ops.api.bodies import JsonRoute
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import TIME, Strict, Text, bounds_of
@@ -34,7 +35,7 @@ class _Anything(Convertor[str]):
 
 
 register_url_convertor("anything", _Anything())
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 FINDINGS_MAX = 10_000
 _WINDOW = "2026-09-17T15:00:00Z"
 _NUMBERS = {
@@ -224,7 +225,7 @@ _NOTED: dict[str, Any] = _FINDING | {
     "/findings/{finding_id}/ack",
     tags=["findings"],
     response_model=documents.AcknowledgedFinding,
-    responses=shows(_NOTED) | may_answer(400, 404, 409, 413),
+    responses=shows(_NOTED) | may_answer(400, 404, 409, 413, 415),
 )
 def acknowledge_finding(
     finding_id: Annotated[int, Path(ge=0)], note: Acknowledgement, who: Operator, api: Shared

@@ -13,11 +13,12 @@ from ledger.instants import format_time
 from ledger.receipts import LEASE_MAX, LEASE_MIN, WORKER_CHARS_MAX, Claim, Completed, GoAhead, Held, Superseded
 from ops.api import documents
 from ops.api.access import Operator
+from ops.api.bodies import JsonRoute
 from ops.api.problems import may_answer, problem
 from ops.api.state import Shared, answer, shows
 from ops.jobs.requests import Strict
 
-router = APIRouter(tags=["receipts"])
+router = APIRouter(tags=["receipts"], route_class=JsonRoute)
 _LEASE_S = 60.0
 _CLAIM = "01a22a11-52c4-7e0f-8a57-0c9f3b6f1d20"
 _UNTIL = "2026-09-17T16:02:10.5Z"
@@ -27,7 +28,6 @@ Lease = Annotated[
     Field(
         ge=LEASE_MIN.total_seconds(),
         le=LEASE_MAX.total_seconds(),
-        strict=False,
         allow_inf_nan=False,
         description="How long the claim lasts without a heartbeat, in seconds.",
     ),
@@ -85,7 +85,7 @@ _DO_NOT_WORK: dict[int | str, Any] = {
     response_model=documents.GoAhead,
     responses=_DO_NOT_WORK
     | shows({"claim": _CLAIM, "expires_at": _UNTIL, "attempts": 1}, "Go ahead.", 201)
-    | may_answer(400, 404, 409, 413),
+    | may_answer(400, 404, 409, 413, 415),
 )
 def take(idempotency_key: Key, request: Take, _: Operator, api: Shared) -> Response:
     """Ask for a job before working on it. One worker has it at a time, and it is completed once."""
@@ -114,7 +114,7 @@ def _held(held: Held) -> Response:
 @router.patch(
     "/receipts/{idempotency_key}",
     response_model=documents.Renewed,
-    responses=shows({"expires_at": _UNTIL}, "The claim lasts longer.") | may_answer(400, 404, 409, 413),
+    responses=shows({"expires_at": _UNTIL}, "The claim lasts longer.") | may_answer(400, 404, 409, 413, 415),
 )
 def heartbeat(idempotency_key: Key, beat: Beat, _: Operator, api: Shared) -> Response:
     """Renew a claim; one that has run out and passed on to another worker is refused."""
@@ -127,7 +127,8 @@ def heartbeat(idempotency_key: Key, beat: Beat, _: Operator, api: Shared) -> Res
 @router.put(
     "/receipts/{idempotency_key}",
     response_model=documents.Ended,
-    responses=shows({"status": "completed", "finished_at": _UNTIL}, "It has ended.") | may_answer(400, 404, 409, 413),
+    responses=shows({"status": "completed", "finished_at": _UNTIL}, "It has ended.")
+    | may_answer(400, 404, 409, 413, 415),
 )
 def end(idempotency_key: Key, ended: End, _: Operator, api: Shared) -> Response:
     """End a job; repeated, the same call is answered the same. A failed one may be taken again."""

@@ -9,6 +9,7 @@ from ledger.jobs import has_key
 from ledger.plans import load_plan, plan_document
 from ops.api import documents
 from ops.api.access import Approver, Operator, Viewer
+from ops.api.bodies import JsonRoute
 from ops.api.jobs import ACCEPTED, IdempotencyKey, accept
 from ops.api.problems import may_answer
 from ops.api.state import Shared, answer, shows
@@ -32,10 +33,10 @@ _PLAN: dict[str, Any] = {
     "applied_by": None,
     "stale_reason": None,
 }
-router = APIRouter(tags=["redo"], prefix="/redo/plans")
+router = APIRouter(tags=["redo"], prefix="/redo/plans", route_class=JsonRoute)
 
 
-@router.post("", status_code=202, response_model=documents.Accepted, responses=ACCEPTED | may_answer(400, 413))
+@router.post("", status_code=202, response_model=documents.Accepted, responses=ACCEPTED | may_answer(400, 413, 415))
 def plan_redo(params: PlanParams, who: Operator, api: Shared, key: IdempotencyKey = None) -> Response:
     """Ask for a plan of what would be sent again; the job's result is the plan. Nothing is sent."""
     return accept(api, RedoRequest(kind="redo", params=RedoParams(plan=params)), who, key)

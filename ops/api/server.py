@@ -23,6 +23,7 @@ CONNECTIONS = 16
 _LOOK_S = 0.1
 _END_S = 5
 _BACKLOG = 512
+_UNTAKEN_MS = 30_000
 
 
 def run(settings: Settings, cancellation: Cancellation, host: str, port: int, ready: Callable[[str], None]) -> None:
@@ -62,6 +63,10 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             f"cannot listen on {host}, port {port}: {reason}; choose others with --host and --port"
         ) from None
     with listener:
+        if hasattr(
+            socket, "TCP_USER_TIMEOUT"
+        ):  # each connection has it from here: a client that is gone without a word
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNTAKEN_MS)
         yield listener
 
 

@@ -25,7 +25,7 @@ class Api:
     Attributes:
         lookup: asks the source for records.
         stopping: set when the server is asked to end; streams look at it.
-        streams: how many more streams may be open: each of them takes a thread now and then.
+        streams: how many more streams may be open: each of them asks the ledger now and then.
     """
 
     settings: Settings

@@ -248,9 +248,7 @@ def _redo(task: Task) -> Outcome:
         return Outcome(applied.document, applied.error)
     wanted, group_by = params.plan, dispatcher.settings.source.group_by
     scope = Scope(
-        groups=tuple(
-            scope_of_group(one if isinstance(one, str) else json.dumps(one), group_by) for one in wanted.group
-        ),
+        groups=tuple(scope_of_group(one, group_by) for one in wanted.group),
         records=tuple(wanted.record),
         include_not_due=wanted.include_not_due,
         include_worked=wanted.include_worked,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from ledger.acknowledging import TEXT_MAX
 from ledger.canonical import canonical_json
@@ -21,6 +21,7 @@ from ledger.jobs import FollowUp, Lane, NewJob
 from ledger.reports import REPORTED_KINDS
 from ledger.settings import parse_duration
 from ledger.spans import Bounds, parse_bounds
+from ledger.strict_json import exact
 
 WINDOWS_MAX = 1000
 _CHAIN_MAX = 5
@@ -86,6 +87,19 @@ Lookback = Annotated[
 Text = Annotated[str, Field(max_length=TEXT_MAX), AfterValidator(_plain)]
 
 
+def _group_text(value: Any) -> str:
+    """Keep a group as JSON text, with every digit of its numbers."""
+    if isinstance(value, dict | list):
+        return canonical_json(exact(value)).decode()
+    if isinstance(value, str):
+        return value
+    raise ValueError("an object of the group-by values, an array of them, or the JSON of either as text")
+
+
+_GROUP_FORMS = [{"type": "object"}, {"type": "array", "items": {}}, {"type": "string"}]
+Group = Annotated[str, BeforeValidator(_group_text), WithJsonSchema({"anyOf": _GROUP_FORMS})]
+
+
 class Strict(BaseModel):
     """A part of a request: no unknown members, and nothing is taken for something else."""
 
@@ -117,7 +131,7 @@ class ReconcileParams(Strict):
     """Windows by name, or those of a lookback; what it may do, as on the command line."""
 
     window: WindowName | None = None
-    windows: list[WindowName] = Field(default=[], max_length=WINDOWS_MAX)
+    windows: list[WindowName] = Field(default_factory=list, min_length=1, max_length=WINDOWS_MAX)
     lookback: Lookback | None = None
     no_repair: bool = False
     delete_orphans: bool = False
@@ -170,14 +184,15 @@ class PlanParams(Strict):
     window: WindowName
     reason: Text = Field(description="Why it is sent again.", examples=["wrong amounts, ticket 4711"])
     by: Text | None = Field(default=None, description="Who wants it; the token's name by default.")
-    group: list[dict[str, Any] | list[Any] | str] = Field(
-        default=[],
+    group: list[Group] = Field(
+        default_factory=list,
+        min_length=1,
         max_length=1000,
         description="Only these groups: the group-by values by attribute, or in their order, or the JSON of either as "
-        "text, which keeps every digit of a number.",
+        "text.",
     )
     record: list[Annotated[str, Field(max_length=2048)]] = Field(
-        default=[], max_length=1000, description="Only these records, by id."
+        default_factory=list, min_length=1, max_length=1000, description="Only these records, by id."
     )
     include_not_due: bool = False
     include_worked: bool = False
@@ -260,7 +275,7 @@ def chain(request: AnyRequest) -> Iterator[AnyRequest]:
         yield following
         following = following.follow_up
     if following is not None:
-        raise InputError(f"more than {_CHAIN_MAX} jobs in a row; ask for the rest when these are done")
+        raise InputError(f"more than {_CHAIN_MAX} jobs in a row, the first included; ask for the rest afterwards")
 
 
 def needs_approver(request: AnyRequest) -> bool:

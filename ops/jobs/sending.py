@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 
 from dispatch.aws.control import ControlQueue, ControlQueues
+from dispatch.outages import Outage
 from ledger import clock, jobs
 from ledger.errors import DispatchLedgerError
 from ledger.jobs import Lane
@@ -18,6 +19,7 @@ LANES: tuple[Lane, ...] = ("fast", "slow")
 RELAY_EVERY_S = 2.0
 _RELAYED_MAX = 100
 _REST_S = 5.0
+_LEDGER_SILENCE_S = 15.0
 _KEYS = {"fast": "jobs.queue", "slow": "jobs.slow_queue"}
 
 
@@ -81,14 +83,16 @@ class JobSender:
 
 def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: str) -> None:
     """Find the queues, and relay every two seconds until `stop` is set; what goes wrong is logged, and tried again."""
-    with Store(url) as store:
+    outage = Outage("job ids are not relayed; jobs wait in the ledger", "job ids are relayed again")
+    with Store(url, _LEDGER_SILENCE_S) as store:
         while not stop.is_set():
             try:
                 for lane in LANES:
                     sender.queue(lane)
                 if relayed := sender.relay(store, pipeline):
                     LOG.info("job ids relayed", jobs=relayed)
+                outage.over()
             except DispatchLedgerError as error:
-                LOG.warning("job ids are not relayed; jobs wait in the ledger", reason=str(error))
+                outage.met(str(error))
                 clock.wait_s(_REST_S, stop)
             clock.wait_s(RELAY_EVERY_S, stop)

@@ -19,7 +19,9 @@ from rich.console import Console
 
 from dispatch.aws.control import ControlQueue, Received
 from dispatch.dispatcher import Dispatcher, Partners, connect_partners
+from dispatch.outages import Outage
 from dispatch.run import Cancellation
+from dispatch.shift import held_delay_s
 from ledger import clock, jobs
 from ledger.errors import (
     BusyError,
@@ -127,6 +129,8 @@ class Beat:
         self._worker, self._lane, self._received, self._held = worker, lane, received, held
         self._moves = moves and lane == "fast"
         self._began_s = clock.monotonic_s()
+        # The claim may run out meanwhile; then whoever takes the job fences us.
+        self._outage = Outage("job in hand is not kept", "job in hand is kept again", job=str(held.id))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_over, name="beat", daemon=True)
 
@@ -149,8 +153,9 @@ class Beat:
             while not clock.wait_s(self._next_s(), self._over):
                 try:
                     self._beat(store)
-                except DispatchLedgerError as error:  # the claim may run out; then whoever takes the job fences us
-                    LOG.warning("claim was not renewed", job=str(self._held.id), reason=str(error))
+                    self._outage.over()
+                except DispatchLedgerError as error:
+                    self._outage.met(str(error))
                 if self.stop in {"cancelled", "lost"}:
                     return
 
@@ -173,9 +178,19 @@ class Beat:
         worker.sender.control.hide(worker.sender.queue(self._lane), self._received, worker.timing.hidden)
 
 
+def worker_document(ended: Counter[str]) -> dict[str, Any]:
+    """Return the document of `worker --json`: what became of the jobs in hand."""
+    return {"jobs": {name: ended[name] for name in ("completed", "failed", "returned", "dropped")}}
+
+
 @dataclass
 class Worker:
-    """What the slots of one process share."""
+    """What the slots of one process share.
+
+    Attributes:
+        ended: what became of the jobs, by how often.
+        outages: of ledger or queue, as the slots of each queue meet them.
+    """
 
     settings: Settings
     partners: Partners
@@ -184,11 +199,9 @@ class Worker:
     timing: Timing
     console: Console
     ended: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document of `worker --json`: what became of the jobs in hand."""
-        return {"jobs": {name: self.ended[name] for name in ("completed", "failed", "returned", "dropped")}}
+    outages: dict[Lane, Outage] = field(
+        default_factory=lambda: {one: Outage("worker waits", "worker goes on", queue=one) for one in LANES}
+    )
 
     def tell(self, job: Job, what: str, reason: str = "") -> None:
         """Print one line for a person, and count."""
@@ -228,12 +241,16 @@ class Slot:
         self._store.close()
 
     def _run(self) -> None:
+        outage = self._worker.outages[self._lane]
         while not self._stop.is_set():
             try:
+                if outage.lasts:  # a message that is received in vain is one hand-out nearer to the dead letters
+                    self._store.transaction(lambda connection: connection.execute("SELECT 1"))
                 self.step()
+                outage.over()
             except DispatchLedgerError as error:
                 if not self._stop.is_set():  # else whoever stops us stops the services, too
-                    LOG.warning("worker waits", queue=self._lane, reason=str(error))
+                    outage.met(str(error))
                 clock.wait_s(_REST_S, self._stop)
             except Exception:
                 LOG.exception("worker met what it did not expect", queue=self._lane)
@@ -281,8 +298,9 @@ class Slot:
             case "exhausted":
                 self._worker.ended["failed"] += 1
                 self._bury(received, refused.error)
-            case "claimed":  # its worker may be dead: the message comes back when its claim has run out
-                control.hide(self._queue, received, timedelta(seconds=refused.wait_s + 1))
+            case "claimed":  # its worker may be dead, or have long to do: the message comes back, later each time
+                delay_s = held_delay_s(received.received, timedelta(seconds=refused.wait_s))
+                control.hide(self._queue, received, timedelta(seconds=delay_s))
             case "foreign":  # for the workers of another pipeline
                 control.hide(self._queue, received, self._worker.timing.pause)
 
@@ -326,34 +344,70 @@ class Slot:
             return Outcome(None, UnavailableError(text)), None
 
     def _end(self, hand: "_InHand", verdict: Verdict, reason: str, result: bytes | None) -> None:
-        """Write down what became of the job, then let its message go."""
-        worker, control = self._worker, self._worker.sender.control
+        """Write down what became of the job, then let its message go; one that is not let go comes again."""
         told = {"complete": "completed", "fail": "failed", "return": "returned", "drop": "dropped"}[verdict.act]
         try:
-            match verdict.act:
-                case "complete":
-                    counts = (hand.beat.progress.done, hand.beat.progress.total)
-                    jobs.complete_job(self._store, hand.held, hand.job.follow_up, result or b"null", counts)
-                    control.delete(self._queue, hand.received)
-                case "fail":
-                    jobs.fail_job(self._store, hand.held, reason, result)
-                    self._bury(hand.received, reason)
-                case "return":
-                    self._return(hand, verdict, reason)
-                case "drop" if hand.beat.stop == "cancelled":
-                    control.delete(self._queue, hand.received)
+            self._write_down(hand, verdict, reason, result)
+            try:
+                self._let_go(hand, verdict, reason)
+            except DispatchLedgerError as error:
+                LOG.warning("message of a job was not let go; it comes again", reason=str(error))
         except ClaimLostError as error:
             told, reason = "dropped", str(error)
-        worker.tell(hand.job, told, "" if told == "completed" else reason)
+        except UnavailableError as error:
+            told, reason = "dropped", f"{error}; its claim runs out, and another worker takes it"
+        self._worker.tell(hand.job, told, "" if told == "completed" else reason)
         LOG.info("job let go", outcome=told, reason=reason or None)
 
-    def _return(self, hand: "_InHand", verdict: Verdict, reason: str) -> None:
-        """Give a job back, and put its id where it waits now, before the message in hand is deleted."""
-        sender, lane, delay = self._worker.sender, verdict.lane, verdict.delay
-        error = reason if verdict.counts else None
-        jobs.hand_back(self._store, hand.held, queue=lane, delay=delay, counts=verdict.counts, error=error)
-        if sender.send(self._store, hand.held.id, lane, delay):
-            sender.control.delete(self._queue, hand.received)
+    def _write_down(self, hand: "_InHand", verdict: Verdict, reason: str, result: bytes | None) -> None:
+        """Tell the ledger, however long it does not answer, so that what was done need not be done again.
+
+        Raises:
+            ClaimLostError: when the job is no longer ours.
+            UnavailableError: when the ledger does not answer before the worker is stopped.
+        """
+        outage = self._worker.outages[self._lane]
+        while True:
+            try:
+                self._write(hand, verdict, reason, result)
+            except UnavailableError as error:
+                if self._stop.is_set():
+                    raise
+                outage.met(str(error))
+                clock.wait_s(_REST_S, self._stop)
+            else:
+                outage.over()
+                return
+
+    def _write(self, hand: "_InHand", verdict: Verdict, reason: str, result: bytes | None) -> None:
+        match verdict.act:
+            case "complete":
+                counts = (hand.beat.progress.done, hand.beat.progress.total)
+                jobs.complete_job(self._store, hand.held, hand.job.follow_up, result or b"null", counts)
+            case "fail":
+                jobs.fail_job(self._store, hand.held, reason, result)
+            case "return":
+                jobs.hand_back(
+                    self._store,
+                    hand.held,
+                    queue=verdict.lane,
+                    delay=verdict.delay,
+                    counts=verdict.counts,
+                    error=reason if verdict.counts else None,
+                )
+
+    def _let_go(self, hand: "_InHand", verdict: Verdict, reason: str) -> None:
+        """Do with the message what the ledger says now; the id of a job that waits again is put on its queue first."""
+        sender = self._worker.sender
+        match verdict.act:
+            case "fail":
+                self._bury(hand.received, reason)
+            case "return" if not sender.send(self._store, hand.held.id, verdict.lane, verdict.delay):
+                pass  # the relay will; until then there is this one
+            case "drop" if hand.beat.stop != "cancelled":
+                pass  # it is another worker's
+            case _:
+                sender.control.delete(self._queue, hand.received)
 
 
 @dataclass(frozen=True)
@@ -397,16 +451,19 @@ def lanes_of(settings: Settings, queues: Iterable[str]) -> list[Lane]:
 
 
 def run(
-    settings: Settings, cancellation: Cancellation, console: Console, lanes: list[Lane], concurrency: int
-) -> dict[str, Any]:
+    settings: Settings,
+    cancellation: Cancellation,
+    console: Console,
+    lanes: list[Lane],
+    concurrency: int,
+    ended: Counter[str],
+) -> None:
     """Work on jobs until a signal asks for the end; then give the jobs in hand back.
 
     Args:
         lanes: which queues to serve.
         concurrency: how many jobs to work on at the same time, from each queue.
-
-    Returns:
-        The document of `worker --json`.
+        ended: kept up to date with what became of the jobs.
 
     Raises:
         InputError: when table, index, bucket or queues are missing, at the start only.
@@ -418,9 +475,8 @@ def run(
             sender.queue(lane)
         partners = connect_partners(settings, endpoint)
         with wiring.ledger(settings) as store:
-            worker = Worker(settings, partners, sender, store.url, Timing.of(settings), console)
+            worker = Worker(settings, partners, sender, store.url, Timing.of(settings), console, ended)
             _serve(worker, cancellation, [Slot(worker, lane) for lane in lanes for _ in range(concurrency)])
-            return worker.document
 
 
 def _serve(worker: Worker, cancellation: Cancellation, slots: list[Slot]) -> None:

@@ -182,6 +182,14 @@ def test_it_tells_a_person_what_became_of_the_messages(
     assert told[-1] == "1 messages handled: 1 unreadable"
 
 
+def test_a_handler_that_cannot_be_loaded_is_said_before_anything_else(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["consume", "--queue", here.queues[QUEUE], "--handler", "nowhere:grant"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "module nowhere cannot be imported" in told.err) == ("", True)
+
+
 def test_ctrl_c_ends_it_with_130(
     here: World, rig: Rig, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

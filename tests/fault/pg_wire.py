@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that kills, stops and cuts at one COMMIT of the product's own transactions.
+"""A wire to PostgreSQL that kills, stops and cuts at one COMMIT of the product's own transactions, or falls silent.
 
 It reads the client's side of the protocol, message by message. Commits of connections that only renew the lease are
 not counted, since they depend on the time that a run takes. The product must be given `url`, which speaks plain TCP.
@@ -79,6 +79,8 @@ class PgProxy:
         self.fault = fault
         self.commits: list[bytes] = []
         self.gone = False
+        self._flows = threading.Event()
+        self._flows.set()
         self._lock = threading.Lock()
         self._wires: list[_Wire] = []
         self._threads: list[threading.Thread] = []
@@ -101,6 +103,7 @@ class PgProxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.speak()
         self.cut_all()
         for thread in list(self._threads):
             thread.join(10)
@@ -113,6 +116,14 @@ class PgProxy:
     def come_back(self) -> None:
         """Be there again."""
         self.gone = False
+
+    def fall_silent(self) -> None:
+        """Take everything from now on, also new connections, and answer nothing: so does a server that hangs."""
+        self._flows.clear()
+
+    def speak(self) -> None:
+        """Answer again, also what was asked meanwhile."""
+        self._flows.set()
 
     def cut_all(self) -> None:
         """Cut every connection; new ones are taken."""
@@ -154,6 +165,7 @@ class PgProxy:
                 act, wire.act = wire.act, None
                 if act is not None:
                     act()
+                self._flows.wait()
                 wire.client.sendall(data)
         wire.close()
 

@@ -2,15 +2,18 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from ledger.store import Store
 from tests.aws_servers import World
 from tests.fault.pg_wire import AFTER, Fault, PgProxy
 from tests.fault.windows import check_window, drained, fill, hours_ago
+from tests.job_kit import JobRig
 from tests.product import Done, Product, Running, until
-from tests.rig import Rig
+from tests.rig import WINDOW, Rig
 from tests.wire import FaultProxy, Rule, callback, on
 
 
@@ -125,6 +128,52 @@ def test_case_15_stalled_while_the_send_is_on_its_way(product: Product, world: W
         first = stall.wake()
     lost(first)
     check_window(rig, window, flow, drained(world), world.objects(), unproven)
+    rig.assert_books_balance()
+
+
+@pytest.fixture
+def bench(rig: Rig, store: Store) -> Iterator[JobRig]:
+    with JobRig(rig, store) as bench:
+        yield bench
+
+
+def test_a_worker_that_is_paused_in_the_middle_of_a_job(
+    product: Product, world: World, rig: Rig, bench: JobRig
+) -> None:
+    """Its job goes to another worker. Awake again, it writes nothing of that job any more, and takes the next one."""
+    fill(world, WINDOW)
+    product.settings |= bench.queues | {"dispatch.lease": "2s"}
+    stall = Stall()
+    job = bench.post("dispatch", {"window": WINDOW}, follow_up={"kind": "report", "params": {"report": "windows"}})
+    with FaultProxy(world.endpoint) as wire:
+        wire.rules.append(Rule(on("BatchGetItem"), callback(stall), times=1))
+        stall.first = paused = product.start("worker", "--json", "--queue", "fast", endpoint=wire.url)
+        assert stall.stopped.wait(60)
+        claim = bench.job(job).claim
+        over = (
+            "SELECT bool_and(expires_at <= ledger_now()) AND bool_and(lease_until <= ledger_now()) FROM jobs, windows"
+        )
+        until(lambda: rig.value(over), "claim and lease run out")
+        assert bench.sender.send(bench.store, job, "fast"), "its message comes again"
+        second = bench.slot()
+        assert second.step()
+        bench.sender.relay(bench.store, "reward")
+        assert second.step()
+        assert bench.all() == [("dispatch", "completed"), ("report", "completed")]
+        result, between = bench.job(job), drained(world)
+        assert (result.attempts, result.claim != claim) == (2, True)
+        after = bench.post("report", {})
+        paused.signal(signal.SIGCONT)
+        stall.awake.set()
+        until(lambda: bench.job(after).status == "completed", "it takes the next job")
+        paused.signal(signal.SIGTERM)
+        done = paused.done().ended(143)
+    assert done.document["jobs"] == {"completed": 1, "failed": 0, "returned": 0, "dropped": 1}
+    assert "Traceback" not in done.err
+    assert bench.job(job) == result, "nothing of it was written by the one that was paused"
+    assert bench.all() == [("dispatch", "completed"), ("report", "completed"), ("report", "completed")]
+    assert drained(world) == []
+    check_window(rig, WINDOW, "staged", between, world.objects("reward-dispatch/reward/"))
     rig.assert_books_balance()
 
 

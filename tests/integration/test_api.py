@@ -28,7 +28,7 @@ from ledger.reports import KINDS, Wanted
 from ledger.settings import load_settings
 from ledger.spans import parse_bounds
 from ledger.store import Store
-from ops.api import health, server, state
+from ops.api import health, server, state, streams
 from ops.api import jobs as job_routes
 from ops.context import encoded
 from ops.jobs import kinds
@@ -48,6 +48,15 @@ V1 = "/api/v1"
 REPORT = {"kind": "report", "params": {"report": "windows"}}
 NOBODY = "01a22a00-0000-7000-8000-000000000000"
 FUTURE = "2999-01-01T00:00:00Z"
+NO_PLANS: list[tuple[dict[str, Any], str]] = [
+    ({"window": FUTURE}, "has not ended yet"),
+    ({"group": ["no JSON"]}, "group takes JSON such as"),
+    ({"group": [{"ShopId": 1}]}, "group takes JSON such as"),
+    ({"group": [[1, 2, 3], [1, 2]]}, "group takes JSON such as"),
+    ({"group": [1]}, "an object of the group-by values"),
+    ({"group": []}, "group"),
+    ({"record": []}, "record"),
+]
 
 
 @pytest.fixture
@@ -139,6 +148,7 @@ def test_too_many_are_pending(bench: JobRig, ledger_url: str) -> None:
         assert int(refused.headers["retry-after"]) > 0
         assert post(client, REPORT, "k").json() == kept.json(), "a repeat is no new job"
         assert bench.slot().step()
+        assert post(client, REPORT, "k").json() == kept.json(), "however far it has come"
         assert post(client, REPORT).status_code == 202
 
 
@@ -169,7 +179,6 @@ def test_queues_that_nobody_made_cost_nobody_an_answer(bench: JobRig, ledger_url
         ({}, "kind"),
         ([], "body"),
         ("x", "body"),
-        (None, "body"),
         ({"kind": "nap"}, "kind"),
         ({"kind": "dispatch"}, "params"),
         ({"kind": "dispatch", "params": {}}, "exactly one of window, execute_time and due"),
@@ -187,6 +196,7 @@ def test_queues_that_nobody_made_cost_nobody_an_answer(bench: JobRig, ledger_url
         ({"kind": "reconcile", "params": {"window": WINDOW, "no_repair": True, "delete_orphans": True}}, "no_repair"),
         ({"kind": "reconcile", "params": {"release_hold": True}}, "release_hold needs"),
         ({"kind": "reconcile", "params": {"windows": [WINDOW] * 1001}}, "1000"),
+        ({"kind": "reconcile", "params": {"windows": []}}, "windows"),
         ({"kind": "report", "params": {"report": "weather"}}, "report"),
         ({"kind": "report", "params": {"from": TO, "to": FROM}}, "not before"),
         ({"kind": "report", "params": {"since": FROM, "from": FROM}}, "since"),
@@ -195,6 +205,10 @@ def test_queues_that_nobody_made_cost_nobody_an_answer(bench: JobRig, ledger_url
         ({"kind": "redo", "params": {"plan": {"window": WINDOW, "reason": " "}}}, "reason"),
         ({"kind": "redo", "params": {"plan": {"window": WINDOW, "reason": "a\0b"}}}, "reason"),
         ({"kind": "redo", "params": {"apply": "x"}}, "apply"),
+        *(
+            ({"kind": "redo", "params": {"plan": {"window": WINDOW, "reason": "x"} | more}}, says)
+            for more, says in NO_PLANS
+        ),
         ({**REPORT, "follow_up": {"kind": "dispatch", "params": {}}}, "exactly one"),
         ({**REPORT, "follow_up": {"kind": "dispatch", "params": {"window": FUTURE}}}, "has not ended yet"),
     ],
@@ -219,12 +233,36 @@ def test_bodies_that_are_none(client: TestClient) -> None:
 
     check_problem(send(b'{"kind":'), 400, "no JSON")
     check_problem(send(b"\xff\xfe"), 400)
-    check_problem(send(json.dumps(REPORT).encode(), "text/plain"), 422)
-    check_problem(send(b"", "application/json"), 422)
+    check_problem(send(b""), 400, "empty")
     large = b'{"kind":"report","params":{"report":"' + b"x" * 200_000 + b'"}}'
     check_problem(send(large), 413)
     check_problem(send(large[at : at + 1000] for at in range(0, len(large), 1000)), 413)
-    check_problem(send(b"[" * 100_000), 400)
+    check_problem(send(b"[" * 100_000), 422, "more than 100 deep")
+    said = json.dumps(REPORT)
+    for twice in ('{"kind":"report","kind":"report"}', said.replace('"report": ', '"report": "windows", "report": ')):
+        check_problem(send(twice.encode()), 400, "two members of one name")
+    for coded in (said.encode("utf-16"), said.encode("utf-8-sig"), b'{"kind": NaN}', b'{"kind": "\xe9"}'):
+        check_problem(send(coded), 400, "no JSON")
+
+
+def test_bodies_that_say_they_are_something_else(client: TestClient, bench: JobRig) -> None:
+    said = json.dumps(REPORT).encode()
+    json_ = "application/json"
+    for headers in (
+        {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}, {}, {"Content-Type": ""},
+        {"Content-Type": f"{json_}; charset=iso-8859-1"}, {"Content-Type": json_, "Content-Encoding": "gzip"},
+    ):  # fmt: skip
+        for method, path in (
+            ("POST", "jobs"),
+            ("POST", "redo/plans"),
+            ("PUT", "receipts/x"),
+            ("POST", "findings/1/ack"),
+        ):
+            check_problem(client.request(method, f"{V1}/{path}", content=said, headers=headers), 415, "send the body")
+    assert bench.all() == []
+    for kind in (json_, f"{json_}; charset=UTF-8", "Application/JSON;charset=utf8", "application/vnd.of-ours+json"):
+        headers = {"Content-Type": kind, "Content-Encoding": "identity"}
+        assert client.post(f"{V1}/jobs", content=said, headers=headers).status_code == 202
 
 
 def test_what_is_not_there(client: TestClient) -> None:
@@ -233,9 +271,36 @@ def test_what_is_not_there(client: TestClient) -> None:
     check_problem(client.delete(f"{V1}/jobs/{NOBODY}"), 404, NOBODY)
     check_problem(client.get(f"{V1}/jobs/{NOBODY}/events"), 404, NOBODY)
     check_problem(client.get(f"{V1}/jobs/x"), 422)
-    refused = client.put(f"{V1}/jobs")
-    check_problem(refused, 405)
-    assert "POST" in refused.headers["allow"] or "GET" in refused.headers["allow"]
+    allowed = {
+        f"{V1}/jobs": "GET, HEAD, POST",
+        f"{V1}/jobs/{NOBODY}": "DELETE, GET, HEAD",
+        f"{V1}/receipts/x": "PATCH, POST, PUT",
+        f"{V1}/redo/plans/{NOBODY}/apply": "POST",
+        f"{V1}/openapi.json": "GET, HEAD",
+        "/healthz": "GET, HEAD",
+    }
+    for path, methods in allowed.items():
+        refused = client.options(path)
+        check_problem(refused, 405)
+        assert refused.headers["allow"] == methods, path
+
+
+def test_a_path_has_one_spelling(client: TestClient) -> None:
+    for path in (f"{V1}/jobs/", f"{V1}/windows/", "/healthz/", f"{V1}/redo/plans/"):
+        check_problem(client.get(path, follow_redirects=False), 404)
+
+
+def test_head_is_get_without_the_body(client: TestClient, bench: JobRig) -> None:
+    job = post(client, REPORT).json()["job_id"]
+    for path in (f"{V1}/jobs", f"{V1}/jobs/{job}", f"{V1}/openapi.json", "/healthz", "/readyz", f"{V1}/jobs/{NOBODY}"):
+        head, whole = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (whole.status_code, b""), path
+        assert head.headers == whole.headers
+    check_problem(client.get(f"{V1}/jobs/{NOBODY}"), 404)
+    assert client.head(f"{V1}/receipts/x").status_code == 405
+    events = client.head(f"{V1}/jobs/{job}/events")
+    assert (events.status_code, events.content) == (200, b"")
+    assert client.app.state.api.streams._value == state.STREAMS_MAX  # type: ignore[attr-defined]
 
 
 def test_cancelled_in_every_state(client: TestClient, bench: JobRig) -> None:
@@ -273,7 +338,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_is_followed_to_its_end(client: TestClient, bench: JobRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_routes, "_POLL_S", 0.01)
+    monkeypatch.setattr(streams, "POLL_S", 0.01)
     job = post(client, REPORT).json()["job_id"]
     seen = threading.Event()
     usual = job_routes._load
@@ -321,8 +386,10 @@ def test_a_stream_ends_with_the_server(client: TestClient) -> None:
 
 
 def test_plans_are_jobs(client: TestClient, bench: JobRig) -> None:
-    params = {"window": WINDOW, "reason": "wrong amounts", "group": [{"ShopId": 1}], "record": ["R1", "\u00e9"]}
-    body = json.dumps(params).encode()
+    groups = '[{"ShopId":1e1,"MemberId":12345678901234567890.10,"PromotionEngineId":"x"},[1,2,3]]'
+    body = b'{"window":"%s","reason":"wrong amounts","group":%s,"record":["R1","\\u00e9"]}' % (
+        WINDOW.encode(), groups.encode(),
+    )  # fmt: skip
     answer = client.post(f"{V1}/redo/plans", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 202, answer.text
     applying = {"kind": "redo", "params": {"apply": NOBODY}}
@@ -340,9 +407,13 @@ def test_plans_are_jobs(client: TestClient, bench: JobRig) -> None:
         assert slot.step()
     planned = next(one.plan for one in seen if one.plan is not None)
     assert (planned.window, planned.reason, planned.record) == (WINDOW, "wrong amounts", ["R1", "\u00e9"])
+    assert planned.group == ['{"MemberId":12345678901234567890.10,"PromotionEngineId":"x","ShopId":1e1}', "[1,2,3]"]
     assert [str(one.apply) for one in seen if one.plan is None] == [NOBODY]
     assert client.get(answer.headers["location"]).json()["result"] == {"plan_id": NOBODY}
     check_problem(client.post(f"{V1}/redo/plans", json={"window": WINDOW}), 422, "reason")
+    for more, says in NO_PLANS:
+        refused = client.post(f"{V1}/redo/plans", json={"window": WINDOW, "reason": "x"} | more)
+        assert says in json.dumps(check_problem(refused, 422)), more
     check_problem(client.post(f"{V1}/redo/plans/x/apply"), 422)
 
 
@@ -497,7 +568,18 @@ def test_without_tokens_no_web_page_may_use_this_machines_server(client: TestCli
     place = f"{V1}/redo/plans/{NOBODY}/apply"
     for origin in ("https://evil.example", "http://127.0.0.1:9999", "null", "http://["):
         check_problem(client.post(place, headers={"Origin": origin}), 403, "another site")
+    for site in ("cross-site", "same-site"):
+        check_problem(client.post(place, headers={"Sec-Fetch-Site": site}), 403, "another site")
     check_problem(client.post(place, headers={"Origin": "http://127.0.0.1"}), 404, NOBODY)
+    for site in ("none", "same-origin"):
+        check_problem(client.post(place, headers={"Sec-Fetch-Site": site}), 404, NOBODY)
+    for path in ("/metrics", "/healthz", "/readyz", f"{V1}/openapi.json", "/nowhere"):
+        check_problem(client.get(path, headers={"Host": "evil.example"}), 403, "localhost")
+
+
+def test_with_tokens_any_host_will_do(guarded: dict[str, TestClient]) -> None:
+    for path in ("/metrics", "/healthz", f"{V1}/jobs"):
+        assert guarded["v"].get(path, headers={"Host": "ledger.example"}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "", "example.com"])
@@ -569,6 +651,8 @@ def test_what_prometheus_is_told(client: TestClient, planter: Planter, bench: Jo
     assert lines[f'dispatch_ledger_queue_messages{{queue="{bench.name("dead")}",state="waiting"}}'] == 0
     assert lines['dispatch_ledger_findings{kind="duplicate",state="open"}'] >= 1
     assert lines["dispatch_ledger_windows_owed"] >= 23
+    for kind in ("window", "job", "receipt"):
+        assert lines[f'dispatch_ledger_fence_rejections_total{{kind="{kind}"}}'] == 0
     assert lines["dispatch_ledger_windows_held"] >= 1
     assert lines["dispatch_ledger_entries_unfinished"] == bench.rig.value(
         "SELECT count(DISTINCT entry_id) FROM payload_parts"
@@ -626,6 +710,21 @@ def test_the_life_of_a_receipt(client: TestClient, bench: JobRig) -> None:
     assert done.status_code == 200
     told = client.post(place, json={"worker": "w3"})
     assert (told.status_code, told.json()["status"], told.json()["result"]) == (200, "completed", {"points": [1, "é"]})
+    exact = f"{V1}/receipts/{keys[2]}"
+    claim = client.post(exact, json={"worker": "w1"}).json()["claim"]
+
+    def put(result: str) -> Any:
+        content = f'{{"claim":"{claim}","status":"completed","result":{result}}}'
+        return client.put(exact, content=content, headers={"Content-Type": "application/json"})
+
+    for none in ("NaN", "[Infinity]", '{"a":-Infinity}'):
+        check_problem(put(none), 400, "is no JSON")
+    check_problem(put("9" * 5000), 422, "a number has 5000 characters; 1000 are taken")
+    check_problem(put("[" * 900 + "]" * 900), 422, "more than 100 deep")
+    for _ in range(2):
+        assert put('{"n": [1e400, 0.10000000000000000000001, 12345678901234567890, 1E-7, -0.0]}').status_code == 200
+    told = client.post(exact, json={"worker": "w2"})
+    assert b'{"n":[1e400,0.10000000000000000000001,12345678901234567890,1E-7,-0.0]}' in told.content
     other = f"{V1}/receipts/{keys[1]}"
     lost = client.post(other, json={"worker": "w1"}).json()["claim"]
     bench.rig.tell("UPDATE receipts SET expires_at = ledger_now() - interval '1 second' WHERE state = 'in_work'")
@@ -635,6 +734,7 @@ def test_the_life_of_a_receipt(client: TestClient, bench: JobRig) -> None:
             method(other, json={"claim": lost} | ({"status": "failed", "reason": "x"} if method == client.put else {})),
             409,
         )
+    assert 'fence_rejections_total{kind="receipt"} 4.0' in client.get("/metrics").text
     bench.rig.tell("UPDATE receipts SET state = 'superseded', expires_at = NULL WHERE state = 'in_work'")
     assert client.post(other, json={"worker": "w3"}).json() == {"status": "superseded"}
 
@@ -646,7 +746,8 @@ def test_receipts_of_nothing(client: TestClient) -> None:
         check_problem(client.patch(place, json={"claim": NOBODY}), 404)
         check_problem(client.put(place, json={"claim": NOBODY, "status": "completed"}), 404)
     place = f"{V1}/receipts/{'a' * 64}"
-    for body in ({}, {"worker": ""}, {"worker": "w", "lease_s": 0}, {"worker": "w", "lease_s": 1e9}, {"worker": 1}):
+    for body in ({}, {"worker": ""}, {"worker": "w", "lease_s": 0}, {"worker": "w", "lease_s": 1e9}, {"worker": 1},
+                 {"worker": "w", "lease_s": "60"}, {"worker": "w", "lease_s": True}):  # fmt: skip
         check_problem(client.post(place, json=body), 422)
     for body in ({"claim": "x", "status": "completed"}, {"claim": NOBODY}, {"claim": NOBODY, "status": "done"},
                  {"claim": NOBODY, "status": "failed"}, {"claim": NOBODY, "status": "completed", "reason": "x"},

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 from decimal import Decimal
 from functools import cache
@@ -18,10 +19,13 @@ import pytest
 import structlog
 
 from dispatch import payload
+from dispatch.aws.inbox import Inbox
 from dispatch.aws.session import Session
 from dispatch.consumer import Consumer, Summary
+from dispatch.outages import Outage
 from dispatch.working import Job, Keeper
 from ledger import canonical, outbox, receipts
+from ledger.clock import monotonic_s
 from ledger.errors import InputError, UnavailableError
 from ledger.facts import Destination, Group, SendAnswer
 from ledger.leases import Tenure
@@ -29,7 +33,8 @@ from ledger.receipts import GoAhead
 from ledger.store import Connection, Store
 from tests import ledger_kit as kit
 from tests.aws_servers import World, booking
-from tests.breaking import LostAnswer
+from tests.breaking import Database, LostAnswer
+from tests.conftest import MakeRig
 from tests.product import until
 from tests.rig import Rig
 
@@ -131,13 +136,19 @@ def put_back(rig: Rig, body: str) -> None:
     rig.world.sqs.send_message(QueueUrl=rig.world.queue_url(QUEUE), MessageBody=body)
 
 
-def test_jobs_are_worked_and_their_messages_dropped(rig: Rig, effects: list[str], note: Any) -> None:
-    keys = send(rig, "a", "b", "c", "d", "e")
-    assert counts(consume(rig, note, 5, concurrency=3)) == {"completed": 5}
+@pytest.fixture(params=["ministack", "moto"])
+def either(request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
+    """A world of each kind of emulator."""
+    return make_rig(World(request.getfixturevalue(request.param)))
+
+
+def test_jobs_are_worked_and_their_messages_dropped(either: Rig, effects: list[str], note: Any) -> None:
+    keys = send(either, "a", "b", "c", "d", "e")
+    assert counts(consume(either, note, 5, concurrency=3)) == {"completed": 5}
     assert sorted(effects) == sorted(keys)
-    assert Counter(receipt_rows(rig)) == {("completed", 1, '{"records":1}', None): 5}
-    assert rig.world.message_count(QUEUE) == 0
-    assert "process" in rig.value("SELECT min(worker) FROM receipts")
+    assert Counter(receipt_rows(either)) == {("completed", 1, '{"records":1}', None): 5}
+    assert either.world.message_count(QUEUE) == 0
+    assert "process" in either.value("SELECT min(worker) FROM receipts")
 
 
 @pytest.fixture(params=["twice in the queue", "after five minutes"])
@@ -314,8 +325,9 @@ def test_an_attempt_that_fails_is_told_and_comes_again(rig: Rig, note: Any) -> N
 
 @pytest.mark.parametrize("redrive", [True, False], ids=["dead letters", "none"])
 def test_after_three_attempts_the_redrive_policy_decides(
-    rig: Rig, *, redrive: bool, monkeypatch: pytest.MonkeyPatch
+    either: Rig, *, redrive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rig = either
     delays: list[int] = []
     monkeypatch.setattr("dispatch.shift.retry_delay_s", lambda received: delays.append(received) or 0)
     name = dead_letters(rig.world) if redrive else ""
@@ -447,6 +459,51 @@ def test_while_the_ledger_does_not_answer_nothing_is_received(
     assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)]
 
 
+def outages(lines: Any) -> list[str]:
+    return [line["event"] for line in lines if line["event"] in {"consumer pauses", "consumer goes on"}]
+
+
+def test_a_queue_that_is_down_for_a_while_is_said_once(
+    rig: Rig, effects: list[str], note: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(rig, "a")
+    usual, failing = Inbox.receive, list(range(30))
+    monkeypatch.setattr(Inbox, "receive", lambda inbox: (failing and unavailable(failing.pop())) or usual(inbox))
+    with structlog.testing.capture_logs() as lines:
+        assert counts(consume(rig, note, 1)) == {"completed": 1}
+    assert (outages(lines), len(effects)) == (["consumer pauses", "consumer goes on"], 1)
+
+
+def test_an_empty_answer_ends_the_pauses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after an outage is not waited for as long as the outage was."""
+    stop, pauses = threading.Event(), list[float]()
+    answers: Any = iter([unavailable, unavailable, unavailable, lambda: None, unavailable, stop.set])
+    monkeypatch.setattr(Inbox, "receive", lambda _: next(answers)())
+    monkeypatch.setattr("dispatch.shift._PAUSE_MAX_S", 60)
+    monkeypatch.setattr(
+        "dispatch.shift.clock", SimpleNamespace(wait_s=lambda s, *_: pauses.append(s), monotonic_s=monotonic_s)
+    )
+    with structlog.testing.capture_logs() as lines:
+        consume(rig, lambda _: None, None, stop)
+    assert pauses == [1, 2, 4, 1]
+    assert outages(lines) == ["consumer pauses", "consumer goes on"] * 2
+
+
+def test_while_objects_cannot_be_read_the_pauses_grow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job is received in vain, and is one hand-out nearer to the dead letters."""
+    send(rig, "a", "b", "c")
+    pauses: list[float] = []
+    monkeypatch.setattr("dispatch.aws.inbox.JobObjects.fetch", unavailable)
+    monkeypatch.setattr("dispatch.shift.retry_delay_s", lambda received: 60)
+    monkeypatch.setattr("dispatch.shift._PAUSE_MAX_S", 60)
+    monkeypatch.setattr(
+        "dispatch.shift.clock", SimpleNamespace(wait_s=lambda s, *_: pauses.append(s), monotonic_s=monotonic_s)
+    )
+    assert counts(consume(rig, lambda _: None, 3)) == {"unavailable": 3}
+    assert pauses == [1, 2, 4][: len(pauses)]
+    assert len(pauses) >= 2
+
+
 def test_a_job_that_was_done_is_recorded_however_long_it_takes(
     rig: Rig, effects: list[str], note: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -458,6 +515,36 @@ def test_a_job_that_was_done_is_recorded_however_long_it_takes(
     )
     assert counts(consume(rig, note, 1)) == {"completed": 1}
     assert (len(effects), failing) == (1, [])
+
+
+def test_the_ledger_goes_away_while_a_job_is_worked_on(
+    rig: Rig, effects: list[str], note: Any, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is told when the ledger is back; no job is worked twice, and the consumer goes on."""
+    send(rig, "a", "b")
+    monkeypatch.setattr("dispatch.working._RECORD_AGAIN_S", 0.01)
+    monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
+    usual, failed = receipts.complete, list[int]()
+
+    def complete(*told: Any) -> Any:
+        try:
+            return usual(*told)
+        except UnavailableError:
+            failed.append(1)
+            if len(failed) == 2:
+                outage.close()
+            raise
+
+    def handler(document: Any) -> Any:
+        if not effects:
+            outage.enter_context(Database(postgres, rig).away())
+        return note(document)
+
+    monkeypatch.setattr(receipts, "complete", complete)
+    with ExitStack() as outage:
+        assert counts(consume(rig, handler, 2)) == {"completed": 2}
+    assert (len(effects), len(failed)) == (2, 2)
+    assert receipt_rows(rig) == [("completed", 1, '{"records":1}', None)] * 2
 
 
 def test_a_job_that_was_done_is_not_called_a_failure(rig: Rig, note: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,9 +562,9 @@ def test_a_job_that_was_done_is_not_called_a_failure(rig: Rig, note: Any, monkey
 def test_one_message_that_cannot_be_hidden_keeps_no_other_job_from_being_renewed(rig: Rig) -> None:
     """SQS refuses after twelve hours."""
     keys = send(rig, "a", "b")
-    troubles: list[str] = []
     inbox = SimpleNamespace(hide=unavailable, held_s=3)
-    keeper = Keeper(rig.url, inbox, timedelta(seconds=0.6), troubles.append)  # type: ignore[arg-type]
+    outage = Outage("not renewed", "renewed")
+    keeper = Keeper(rig.url, inbox, timedelta(seconds=0.6), outage)  # type: ignore[arg-type]
     message, delivery = SimpleNamespace(), SimpleNamespace()
     with Store(rig.url) as store:
         for key in keys:
@@ -489,7 +576,7 @@ def test_one_message_that_cannot_be_hidden_keeps_no_other_job_from_being_renewed
         lambda: not rig.value("SELECT count(*) FROM receipts WHERE expires_at > claimed_at + interval '30 s'"), "both"
     )
     keeper.stop()
-    assert set(troubles) == {"no answer"}
+    assert outage.lasts
 
 
 def test_objects_that_cannot_be_read_now_are_read_later(

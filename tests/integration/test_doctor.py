@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from copy import copy
 from datetime import timedelta
@@ -15,6 +17,7 @@ from sqlalchemy.engine import make_url
 
 from dispatch.aws import inspection
 from dispatch.aws.session import Session
+from dispatch.checks import CONTROL_RECEIVES, JOB_RECEIVES
 from ledger import checks, clock
 from ledger.checks import Check
 from ledger.server import ServerFacts
@@ -89,7 +92,7 @@ def proxy(ministack: str) -> Iterator[FaultProxy]:
         yield wire
 
 
-def dead_letters(world: World, name: str, *, count: int = 5) -> dict[str, str]:
+def dead_letters(world: World, name: str, *, count: int = JOB_RECEIVES) -> dict[str, str]:
     """Make a dead-letter queue that keeps messages for 14 days; gives the attributes of a queue that uses it."""
     attributes: Any = {"MessageRetentionPeriod": str(14 * DAY_S)}
     attributes |= {"FifoQueue": "true"} if name.endswith(".fifo") else {}
@@ -106,7 +109,7 @@ def set_queue(world: World, queue: str, attributes: dict[str, str]) -> None:
 def equip(world: World) -> dict[str, str]:
     """Make everything as it should be; gives the settings that name the control queues."""
     control = {"jobs__queue": f"jobs-{world.suffix}", "jobs__slow_queue": f"slow-{world.suffix}"}
-    attributes = dead_letters(world, f"jobs-dead-{world.suffix}")
+    attributes = dead_letters(world, f"jobs-dead-{world.suffix}", count=CONTROL_RECEIVES)
     for name in control.values():
         world.sqs.create_queue(QueueName=name, Attributes=attributes)  # type: ignore[arg-type]
     for queue in world.queues:
@@ -316,6 +319,47 @@ def test_a_queue_without_a_redrive_policy(well: Rig) -> None:
     lines = look(well)
     assert only(lines, "warning").name == "dead_letter_queue"
     assert doctor.exit_code(lines) == 0
+
+
+def follow(world: World, advice: str | None) -> None:
+    """Do what a line says, command by command, in order."""
+    for command in re.findall(r"aws sqs [^;]+", advice or ""):
+        _, _, operation, *words = shlex.split(command)
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        told = given.get("--attributes", "{}")
+        attributes: Any = json.loads(told) if told.startswith("{") else dict(one.split("=") for one in told.split(","))
+        if operation == "create-queue":
+            world.sqs.create_queue(QueueName=given["--queue-name"], Attributes=attributes)
+        else:
+            world.sqs.set_queue_attributes(QueueUrl=given["--queue-url"], Attributes=attributes)
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_what_it_says_of_dead_letters_mends_all_of_it(ministack: str, make_rig: MakeRig, *, fifo: bool) -> None:
+    """Queues without any; then with too few tries; then nothing is left to say."""
+    world = World(ministack, fifo=fifo)
+    control = {"jobs__queue": f"jobs-{world.suffix}", "jobs__slow_queue": f"slow-{world.suffix}"}
+    for name in control.values():
+        world.sqs.create_queue(QueueName=name)
+    rig = make_rig(world, **control, reconcile__deep_lookback="4d")
+    wanted = {**dict.fromkeys(world.queues.values(), JOB_RECEIVES), **dict.fromkeys(control.values(), CONTROL_RECEIVES)}
+    lines = [one for one in look(rig) if one.state == "warning"]
+    assert [one.name for one in lines] == ["dead_letter_queue"] * 4
+    for one in lines:
+        follow(world, one.mend)
+    assert not [one for one in look(rig) if one.state in {"warning", "failed"}]
+    for name, receives in wanted.items():
+        url = world.queue_url(name)
+        told = world.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])["Attributes"]
+        policy = json.loads(told["RedrivePolicy"])
+        assert int(policy["maxReceiveCount"]) == receives
+        few = json.dumps({**policy, "maxReceiveCount": str(receives - 1)})
+        world.sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": few})
+    lines = [one for one in look(rig) if one.state == "warning"]
+    assert [one.name for one in lines] == ["tries"] * 4
+    for one in lines:
+        follow(world, one.mend)
+    assert not [one for one in look(rig) if one.state in {"warning", "failed"}]
 
 
 def test_a_redrive_policy_that_names_no_queue_there_is(well: Rig) -> None:

@@ -339,6 +339,7 @@ TABLES = {
     "plans": PLAN,
     "plan_entries": PLAN_ENTRY,
     "jobs": JOB,
+    "refusals": {"pipeline_id": "(SELECT id FROM pipelines LIMIT 1)", "kind": "'job'", "refused": "1", "last_at": NOW},
 }
 ALLOWED = [
     ("entries", {}),
@@ -379,6 +380,7 @@ ALLOWED = [
     ("jobs", PROCESSING),
     ("jobs", {"status": "'failed'", "finished_at": NOW, "error": "'e'"}),
     ("jobs", {"idempotency_key": "'k'", "request_hash": "sha256('h')"}),
+    ("refusals", {}),
 ]
 REFUSED = [
     ("entries_have_records", "entries", {"records_n": "0"}),
@@ -437,6 +439,7 @@ REFUSED = [
     ("plans_hash_length", "plans", {"hash": "'short'"}),
     ("plans_counts", "plans", {"no_longer_due": "-1"}),
     ("plan_entries_number_from_one", "plan_entries", {"number": "0"}),
+    ("refusals_kind", "refusals", {"kind": "'odd'"}),
     ("jobs_kind", "jobs", {"kind": "'odd'"}),
     ("jobs_queue", "jobs", {"queue": "'other'"}),
     ("jobs_status", "jobs", {"status": "'odd'"}),

@@ -1,6 +1,7 @@
 """Workers: what was asked for is done once, also when a worker dies, pauses, is stopped, or the queue is down."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,6 +107,21 @@ def test_the_queues_of_a_worker(bench: JobRig) -> None:
     assert lanes_of(settings, [settings.jobs.slow_queue, "slow"]) == ["slow"]
     with pytest.raises(InputError, match=r"neither jobs\.queue"):
         lanes_of(settings, ["reward-point"])
+
+
+def test_what_waits_on_the_slow_queue_from_the_start(bench: JobRig) -> None:
+    """A redo never waits on the fast queue, also when it follows another job, so it need not move."""
+    plan = {"plan": {"window": WINDOW, "reason": "ticket 4711"}}
+    apply = {"apply": str(new_id())}
+    for params in (plan, apply):
+        assert bench.job(bench.post("redo", params, send=False)).queue == "slow"
+        first = bench.job(
+            bench.post("dispatch", {"window": WINDOW}, send=False, follow_up={"kind": "redo", "params": params})
+        )
+        assert first.queue == "fast"
+        assert msgspec.json.decode(first.follow_up or "")["queue"] == "slow"
+    assert bench.job(bench.post("reconcile", {"lookback": "25h"}, send=False)).queue == "slow"
+    assert bench.job(bench.post("reconcile", {"lookback": "24h"}, send=False)).queue == "fast"
 
 
 # The kinds
@@ -513,6 +529,27 @@ def test_a_message_that_comes_twice_is_worked_once(bench: JobRig) -> None:
     assert bench.job(job).attempts == 1
 
 
+def test_the_second_message_of_a_long_job_is_hidden_longer_each_time(bench: JobRig) -> None:
+    """Each time is one hand-out nearer to the dead letters, where it would alarm somebody for nothing."""
+    hidden_s: list[float] = []
+    usual = bench.sender.control.hide
+
+    def hide(queue: ControlQueue, received: Received, visibility: timedelta) -> None:
+        hidden_s.append(visibility.total_seconds())
+        usual(queue, received, NOW)
+
+    job = bench.post("report", {})
+    held = Held(job, new_id())
+    assert isinstance(jobs.claim_job(bench.store, "reward", held, TIMING.lease), Job)
+    slot = bench.slot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.sender.control, "hide", hide)
+        for _ in range(4):
+            assert slot.step()
+    assert TIMING.lease.total_seconds() - 10 < hidden_s[0] <= TIMING.lease.total_seconds() + 1
+    assert hidden_s[1:] == [60, 120, 240]
+
+
 def test_killed_between_failing_a_job_and_putting_it_aside(bench: JobRig) -> None:
     job = bench.post("report", {})
     held = Held(job, new_id())
@@ -608,7 +645,7 @@ def test_a_queue_that_will_not_do(bench: JobRig, name: str) -> None:
 def test_a_worker_without_its_queues_does_not_begin(bench: JobRig, key: str) -> None:
     settings = bench.rig.settings(**{key.replace(".", "__"): "nowhere"})
     with pytest.raises(InputError, match=rf"'nowhere' does not exist .*{key}"):
-        worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1)
+        worker.run(settings, Cancellation(), Console(quiet=True), ["fast"], 1, Counter())
 
 
 def test_a_dead_letter_queue_that_may_not_be_used_is_done_without(bench: JobRig) -> None:

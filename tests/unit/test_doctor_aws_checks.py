@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -243,10 +244,12 @@ def test_how_long_a_job_waits(days: float | None, state: str, texts: list[str]) 
 def test_what_mends_the_one_does_not_break_the_other() -> None:
     facts = queue(MessageRetentionPeriod=7 * DAY_S)
     assert checks.judge_retention(facts, ReconcileSettings()).state == "ok"
-    assert states(checks.judge_dead_letters(facts, queue("dead", MessageRetentionPeriod=14 * DAY_S))) == ["ok", "ok"]
+    target = queue("dead", MessageRetentionPeriod=14 * DAY_S)
+    assert states(checks.judge_dead_letters(facts, target, checks.JOB_RECEIVES)) == ["ok", "ok"]
     facts = queue(MessageRetentionPeriod=864_000)
     assert checks.judge_retention(facts, ReconcileSettings()).state == "ok"
-    assert states(checks.judge_dead_letters(facts, queue("dead", MessageRetentionPeriod=14 * DAY_S))) == ["ok", "ok"]
+    target = queue("dead", MessageRetentionPeriod=14 * DAY_S)
+    assert states(checks.judge_dead_letters(facts, target, checks.JOB_RECEIVES)) == ["ok", "ok"]
 
 
 def test_no_queue_keeps_a_job_for_longer_than_sqs_does() -> None:
@@ -266,7 +269,7 @@ def dead(kept_d: float | None, dead_d: float | None, *, fifo: bool = False) -> C
         return queue(name + ".fifo" * fifo, **({} if days is None else {"MessageRetentionPeriod": int(days * DAY_S)}))
 
     facts = with_days("q", kept_d)
-    return checks.judge_dead_letters(facts, with_days("dead", dead_d))[0]
+    return checks.judge_dead_letters(facts, with_days("dead", dead_d), checks.JOB_RECEIVES)[0]
 
 
 @pytest.mark.parametrize(
@@ -305,32 +308,57 @@ def test_dead_letters_that_die_unseen_say_so_and_how_to_mend_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "state", "text"),
+    ("count", "wanted", "state", "text"),
     [
-        (1, "warning", "no second try"),
-        (2, "warning", "2 tries"),
-        (3, "ok", "3"),
-        ("5", "ok", "5"),
-        (None, "ok", "not reported"),
+        (1, 3, "warning", "no second try"),
+        (2, 3, "warning", "2 tries, of the 3"),
+        (3, 3, "ok", "3"),
+        ("5", 3, "ok", "5"),
+        (None, 3, "ok", "not reported"),
+        (3, 10, "warning", "3 tries, of the 10"),
+        (9, 10, "warning", "9 tries"),
+        (10, 10, "ok", "10"),
     ],
 )
-def test_how_many_tries_a_job_has(count: object, state: str, text: str) -> None:
+def test_how_many_tries_a_job_has(count: object, wanted: int, state: str, text: str) -> None:
     facts = queue(RedrivePolicy=policy(count))
-    line = checks.judge_dead_letters(facts, queue("dead"))[1]
+    line = checks.judge_dead_letters(facts, queue("dead"), wanted)[1]
     assert line.state == state
     assert text in line.detail
     if state == "warning":
         words = shlex.split(mended(line, "warning").mend or "")
-        wanted = json.loads(json.loads(words[-1])["RedrivePolicy"])
-        assert wanted == {"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": "5"}
+        redrive = json.loads(json.loads(words[-1])["RedrivePolicy"])
+        assert redrive == {"deadLetterTargetArn": ARN + "dead", "maxReceiveCount": str(wanted)}
 
 
-@pytest.mark.parametrize(("name", "target"), [("q", "q-dead"), ("q.fifo", "q-dead.fifo")])
-def test_a_queue_without_a_redrive_policy(name: str, target: str) -> None:
-    line = mended(checks.judge_no_dead_letters(queue(name)), "warning", "no redrive policy")
-    words = shlex.split(line.mend or "")
+@pytest.mark.parametrize("receives", [checks.JOB_RECEIVES, checks.CONTROL_RECEIVES])
+@pytest.mark.parametrize(("name", "target"), [("q", "q-dead"), ("q.fifo", "q-dead.fifo"), (URL + "q", "q-dead")])
+def test_a_queue_without_a_redrive_policy(name: str, target: str, receives: int) -> None:
+    facts = queue(name, QueueArn=ARN + name.rpartition("/")[2])
+    line = mended(checks.judge_no_dead_letters(facts, receives), "warning", "no redrive policy")
+    first, then = (line.mend or "").split("; then: ")
+    assert first == f"create its dead-letter queue first: {checks.create_dead_letters(target)}"
+    words = shlex.split(then)
     assert words[:3] == ["aws", "sqs", "set-queue-attributes"]
-    assert json.loads(json.loads(words[-1])["RedrivePolicy"])["deadLetterTargetArn"] == ARN + target
+    wanted = {"deadLetterTargetArn": ARN + target, "maxReceiveCount": str(receives)}
+    assert json.loads(json.loads(words[-1])["RedrivePolicy"]) == wanted
+
+
+def test_the_documentation_gives_the_same_numbers() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    said = {
+        "how-to/jobs-over-http.md": f"`maxReceiveCount` be {checks.CONTROL_RECEIVES} or more",
+        "how-to/write-a-consumer.md": f"`maxReceiveCount` of {checks.JOB_RECEIVES}",
+        "how-to/check-an-installation.md": (
+            f"Less than {checks.JOB_RECEIVES} is a warning, of the control queues less than {checks.CONTROL_RECEIVES}"
+        ),
+        "reference/cli.md": (
+            f"`maxReceiveCount` below {checks.JOB_RECEIVES}, of `jobs.queue` and `jobs.slow_queue` below "
+            f"{checks.CONTROL_RECEIVES}, is a warning"
+        ),
+    }
+    for page, words in said.items():
+        assert words in " ".join((docs / page).read_text().split()), page
 
 
 def test_what_only_some_commands_need_is_never_a_failure() -> None:
@@ -351,3 +379,8 @@ def test_what_only_some_commands_need_is_never_a_failure() -> None:
 )
 def test_the_command_that_creates_a_queue(name: str, command: str) -> None:
     assert checks.create_queue(name) == command
+
+
+def test_a_dead_letter_queue_is_made_to_keep_messages_for_long() -> None:
+    keeps = "aws sqs create-queue --queue-name d.fifo --attributes FifoQueue=true,MessageRetentionPeriod=1209600"
+    assert checks.create_dead_letters("d.fifo") == keeps

@@ -38,6 +38,9 @@ SOURCES: dict[str, Sighting] = {
     ),
     "set_aside": msgspec.structs.replace(DUE, verdict="set_aside", why="unknown_route: RewardType names no route"),
     "hidden": msgspec.structs.replace(DUE, booking_date="2026-09-16", windows=()),
+    "unreadable": msgspec.structs.replace(
+        DUE, verdict="set_aside", why="unreadable_time: no time of day", booking_time="2026-09-17T15", booking_ns=None
+    ),
     "no_keys": Sighting("R1", "set_aside", "unreadable_time: missing", status="WaitToReward"),
 }
 
@@ -131,6 +134,9 @@ def test_set_aside() -> None:
     reason, sentence = of("set_aside")
     assert (reason, f"then: dispatch-ledger dispatch --window {FIFTEEN}" in sentence) == ("set_aside", True)
     assert "unknown_route" in sentence
+    reason, sentence = of("unreadable")
+    assert (reason, "--window" in sentence) == ("set_aside", False), "who mends the time may move it to another window"
+    assert "ask again: which window sends it depends on the time that it has then" in sentence
     early = of("set_aside", at=Standing(FIFTEEN, ended=False, state="not_dispatched"))[1]
     assert f"before {FIFTEEN.end_name}" in early
 

@@ -44,6 +44,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "BusyError": 4,
         "GuardError": 5,
         "UnavailableError": 1,
+        "FencedError": 1,
         "LeaseLostError": 1,
         "CorruptError": 1,
         "CancelledError": 1,

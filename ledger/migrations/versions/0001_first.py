@@ -177,6 +177,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "name"),
     )
     op.create_table(
+        "refusals",
+        sa.Column("pipeline_id", sa.SmallInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("refused", sa.BigInteger(), nullable=False),
+        sa.Column("last_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("kind IN ('window', 'job', 'receipt')", name="refusals_kind"),
+        sa.ForeignKeyConstraint(["pipeline_id"], ["pipelines.id"]),
+        sa.PrimaryKeyConstraint("pipeline_id", "kind"),
+    )
+    op.create_table(
         "staged_records",
         sa.Column("run_id", sa.Uuid(), nullable=False),
         sa.Column("booking_ns", sa.BigInteger(), nullable=False),
@@ -481,6 +491,7 @@ def downgrade() -> None:
     op.drop_table("windows")
     op.drop_table("destinations")
     op.drop_table("staged_records")
+    op.drop_table("refusals")
     op.drop_table("job_parts")
     op.drop_index("jobs_unfinished", table_name="jobs")
     op.drop_table("jobs")

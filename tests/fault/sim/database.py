@@ -293,7 +293,7 @@ def _transact(
 
 
 def _in_transaction(connection: Any, scheduler: Scheduler, work: Callable[[Any], Any]) -> Any:
-    """Do what `Store._transact` does, with the simulation's time told on the same way to the server as the beginning."""
+    """Do what `Store._transact` does; the beginning tells the server the simulation's time, which saves a call."""
     connection.pgconn.exec_(f"BEGIN; SET simulation.now = '{scheduler.now.isoformat()}'".encode())
     try:
         done = work(connection)

@@ -132,7 +132,7 @@ class History:
             self._tally.wrongs.append(f"one more reconcile changed {changed}")
 
     def _tidy_up(self) -> None:
-        """What the schedule does once nothing goes wrong any more: dispatch, work, reconcile; and once more if need be."""
+        """What the schedule does once nothing goes wrong any more: dispatch, work, reconcile; once more if need be."""
         self.crew.run("dispatch", self.crew.dispatch_due)
         self.crew.run("redo", self.crew.apply_all)
         if not self.crew.stop.is_set():

@@ -11,10 +11,12 @@ from tests.fault.sim.history import QUEUES, WINDOWS, History
 
 # Seconds after 15:50: the hours end at -3000 and 600.
 _FIRST_S, _MIDDLE_S, _LAST_S = -6600.0, -3000.0, 600.0
-_BOUNDARIES = 420
+_BOUNDARIES = (180, 420)
 _RECOVERY = 40
 _LOOKS_AGAIN_EVERY = 3
-_EDGES = (_FIRST_S, _MIDDLE_S, _LAST_S, _MIDDLE_S - 0.0001, _MIDDLE_S + 0.0001)
+_EDGES = (_MIDDLE_S, _LAST_S, _MIDDLE_S - 0.0001, _MIDDLE_S + 0.0001)
+# When the schedule's dispatch comes, a little after each hour's end; the first is long over by then.
+_DISPATCHES_S = {14: 180.0, 15: 661.0}
 
 
 @dataclass(frozen=True)
@@ -25,28 +27,33 @@ class Plot:
     flow: str
     plan: dict[int, Fault]
     settings: dict[str, str]
+    hours: list[int]
 
 
 def plot_of(seed: int) -> Plot:
-    """Draw the flow, the settings and what goes wrong; every fourth history knows no fault but an odd world."""
+    """Draw the flow, the settings, the hours and what goes wrong; some histories know no fault but an odd world."""
     chance = random.Random(f"plot {seed}")
     flow = chance.choice(["staged", "staged", "paged", "full"])
     settings = {"dispatch.page_size": str(chance.choice([1, 2, 3, 5, 50]))}
+    hours = chance.choice([[15], [15], [14, 15]])
+    settings["schedule.not_before"] = f"2026-09-17T{hours[0]}:00:00Z"
     plan: dict[int, Fault] = {}
     for _ in range(chance.choice([0, 1, 1, 2, 2, 3, 4, 6])):
-        at, fault = chance.randint(1, _BOUNDARIES), chance.choice(FAULTS)
+        at, fault = chance.randint(1, _BOUNDARIES[len(hours) - 1]), chance.choice(FAULTS)
         plan[at] = fault
         if fault.startswith("crash") and chance.random() < 0.5:  # and once more, while somebody cleans up
             plan[at + chance.randint(1, _RECOVERY)] = chance.choice(["crash_before", "crash_after"])
-    return Plot(seed, flow, plan, settings)
+    return Plot(seed, flow, plan, settings, hours)
 
 
 def history_of(plot: Plot, database: Any) -> History:
     """Make the history that a plot describes."""
     again = plot.seed % _LOOKS_AGAIN_EVERY == 0  # a reconcile takes a fifth of a history's time
-    return History(
+    history = History(
         database, tell, seed=plot.seed, flow=plot.flow, plan=plot.plan, settings=plot.settings, looks_again=again
     )
+    history.windows = plot.hours
+    return history
 
 
 class _Source:
@@ -61,7 +68,8 @@ class _Source:
         if chance.random() < 0.2:
             after_s = chance.choice(_EDGES)
         else:
-            after_s = chance.uniform(_FIRST_S - 60 * anywhere, _LAST_S + 60 * anywhere)
+            first_s = _FIRST_S if 14 in self.history.windows else _MIDDLE_S
+            after_s = chance.uniform(first_s - 60 * anywhere, _LAST_S + 60 * anywhere)
         return records.spelled(round(after_s, chance.choice([0, 0, 3, 6])), chance.randrange(5))
 
     def _lag_s(self) -> float:
@@ -120,7 +128,7 @@ class _Source:
 
 
 def tell(history: History) -> None:
-    """Two hours fall due; the schedule runs, is killed and runs again, while the source goes on changing."""
+    """One hour or two fall due; the schedule runs, is killed and runs again, while the source goes on changing."""
     chance = random.Random(f"story {history.seed}")
     crew, scheduler = history.crew, history.scheduler
     crew.odd = chance.random() < 0.7
@@ -136,8 +144,8 @@ def tell(history: History) -> None:
         crew.keep_running("worker", lambda: crew.work("fast"))
         crew.keep_running("slow worker", lambda: crew.work("slow"))
         crew.keep_running("relay", crew.relay)
-    for at_s in (180.0, 661.0):
-        history.wait_until(at_s)
+    for hour in history.windows:
+        history.wait_until(_DISPATCHES_S[hour])
         _dispatch(history, chance, by_jobs=by_jobs)
         if chance.random() < 0.7:
             scheduler.wait(chance.choice([1.0, 70.0, 130.0]), None)
@@ -145,7 +153,7 @@ def tell(history: History) -> None:
         if chance.random() < 0.25:
             scheduler.wait(chance.choice([5.0, 90.0]), None)
             scope = Scope(include_worked=chance.random() < 0.3, include_not_due=chance.random() < 0.2)
-            window = WINDOWS[0] if at_s < 600 else chance.choice(WINDOWS)
+            window = WINDOWS[chance.choice(history.windows[: history.windows.index(hour) + 1]) - 14]
             crew.run("redo", lambda scope=scope, window=window: crew.redo(window, scope))  # type: ignore[misc]
     crew.join(changing)
     if by_jobs:
