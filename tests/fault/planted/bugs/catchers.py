@@ -2,6 +2,7 @@
 
 ANSWERS = "tests/unit/test_queue_answers.py"
 CANONICAL = "tests/unit/test_canonical.py"
+CLOCK_AFTER_LOCKS = "tests/integration/test_clock_after_locks.py"
 CLOCKS = "tests/integration/test_triggers_and_clocks.py"
 CONSUMER = "tests/integration/test_consumer.py"
 INSTANTS = "tests/unit/test_instants.py"

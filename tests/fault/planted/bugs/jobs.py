@@ -95,16 +95,8 @@ BUGS = [
         [
             Edit(
                 "ops/jobs/worker.py",
-                (
-                    "                    jobs.complete_job(self._store, hand.held, hand.job.follow_up,"
-                    ' result or b"null", counts)\n'
-                    "                    control.delete(self._queue, hand.received)\n"
-                ),
-                (
-                    "                    control.delete(self._queue, hand.received)\n"
-                    "                    jobs.complete_job(self._store, hand.held, hand.job.follow_up,"
-                    ' result or b"null", counts)\n'
-                ),
+                "            self._write_down(hand, verdict, reason, result)\n",
+                "            self._let_go(hand, verdict, reason)\n            self._write_down(hand, verdict, reason, result)\n",
             )
         ],
         [f"{WORKER}::test_killed_before_a_job_is_completed"],

@@ -1,6 +1,6 @@
 """Bugs in the right to work on a window."""
 
-from tests.fault.planted.bugs.catchers import CLOCKS, INVARIANTS, QUEUES, RECONCILE, REDO
+from tests.fault.planted.bugs.catchers import CLOCK_AFTER_LOCKS, CLOCKS, INVARIANTS, QUEUES, RECONCILE, REDO
 from tests.fault.planted.planting import Bug, Edit
 
 BUGS = [
@@ -34,7 +34,7 @@ BUGS = [
     Bug(
         "ended-lease-still-good",
         "a lease that ran out is over, although nobody has taken the window",
-        [Edit("ledger/sql/check_fence.sql", " AND lease_until > ledger_now()", "")],
+        [Edit("ledger/sql/check_fence.sql", "FROM held WHERE lease_until > ledger_now()", "FROM held")],
         [f"{INVARIANTS}::test_a_lease_that_ran_out_is_over_although_nobody_took_the_window"],
     ),
     Bug(
@@ -65,7 +65,6 @@ BUGS = [
                 "lease_until = %(now)s + %(lease)s",
             ),
             Edit("ledger/sql/acquire_lease.sql", "lease_until <= ledger_now()", "lease_until <= %(now)s"),
-            Edit("ledger/runs.py", "from ledger import findings\n", "from ledger import clock, findings\n"),
             Edit(
                 "ledger/runs.py",
                 'parameters["only_owed"] = request.only_owed',
@@ -73,6 +72,18 @@ BUGS = [
             ),
         ],
         [f"{CLOCKS}::test_a_clock_that_jumps_back_keeps_a_lease_and_ahead_ends_it"],
+    ),
+    Bug(
+        "clock-read-before-a-wait",
+        "a lease is looked at by a clock that is read once its row is free",
+        [
+            Edit(
+                "ledger/sql/check_fence.sql",
+                "AND fence = %(fence)s FOR SHARE\n)\nSELECT 1 FROM held WHERE lease_until > ledger_now()",
+                "AND fence = %(fence)s AND lease_until > ledger_now() FOR SHARE\n)\nSELECT 1 FROM held",
+            )
+        ],
+        [CLOCK_AFTER_LOCKS],
     ),
     Bug(
         "lease-rest-not-looked-at",
