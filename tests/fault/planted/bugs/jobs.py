@@ -96,7 +96,10 @@ BUGS = [
             Edit(
                 "ops/jobs/worker.py",
                 "            self._write_down(hand, verdict, reason, result)\n",
-                "            self._let_go(hand, verdict, reason)\n            self._write_down(hand, verdict, reason, result)\n",
+                (
+                    "            self._let_go(hand, verdict, reason)\n"
+                    "            self._write_down(hand, verdict, reason, result)\n"
+                ),
             )
         ],
         [f"{WORKER}::test_killed_before_a_job_is_completed"],
