@@ -59,6 +59,7 @@ def read(spec: Mapping[str, Any]) -> dict[str, float]:
     """Read and decode the window's pages as the product does, and look at nothing: what a reconcile cannot save."""
     usage = Usage()
     settings = load_settings(environ={**os.environ, **environment(spec)})
+    wiring.collect_rarely()
     source = connect_partners(settings, settings.aws.endpoint_url).source
     with usage.timed():
         records = sum(len(page.items) for page in source.pages(parse_window(WINDOW), settings.dispatch.page_size))

@@ -70,10 +70,10 @@ def plain_item(item: Item) -> dict[str, Any]:
     """Return a whole item as plain data."""
     whole = {}
     for name, value in item.items():  # text and numbers are most of an item, and this is a hot loop
-        if (text := value.get("S")) is not None:
-            whole[name] = text
-        elif (number := value.get("N")) is not None:
-            whole[name] = plain_number(number)
+        if "S" in value:
+            whole[name] = value["S"]
+        elif "N" in value:
+            whole[name] = plain_number(value["N"])
         else:
             whole[name] = plain(value)
     return whole

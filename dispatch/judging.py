@@ -64,8 +64,7 @@ def judge(item: Item, rules: Rules) -> Verdict:
     time_text, booking_ns, unreadable = _booking_time(item, rules)
     if booking_ns is not None and not rules.window.start_ns <= booking_ns <= rules.window.end_ns:
         return Left.OUTSIDE
-    status = item.get(rules.status_attribute)
-    if status is None or status.get("S") != rules.due_status:
+    if not shows_due(item, rules):
         return Left.NOT_DUE
     identity = record_id(item, rules.schema)
     if booking_ns is None:
@@ -79,10 +78,16 @@ def judge(item: Item, rules: Rules) -> Verdict:
         return BadRecord(identity, time_text, "too_large", str(reason))
 
 
+def shows_due(item: Item, rules: Rules) -> bool:
+    """Say whether an item has the status of those that wait."""
+    status = item.get(rules.status_attribute)
+    return status is not None and status.get("S") == rules.due_status
+
+
 def sighted(item: Item, rules: Rules) -> Occurrence | None:
     """Return which occurrence of the window an item shows as due, whether usable or not; None when it shows none."""
-    status, time = item.get(rules.status_attribute), item.get(rules.time_attribute)
-    if status is None or time is None or status.get("S") != rules.due_status:
+    time = item.get(rules.time_attribute)
+    if time is None or not shows_due(item, rules):
         return None
     try:
         booking_ns = parse_booking_ns(time["S"])
@@ -140,6 +145,14 @@ def _record(item: Item, rules: Rules, identity: str, booking_ns: int) -> Record:
 def body_of(item: Item) -> bytes:
     """Return the whole record as canonical JSON."""
     return canonical_json(plain_item(item))
+
+
+def fingerprint_of(item: Item, rules: Rules) -> int:
+    """Return the fingerprint that the record's claim has when nothing of it has changed since."""
+    whole = plain_item(item)
+    if rules.updated_at_attribute is not None:
+        whole.pop(rules.updated_at_attribute, None)
+    return fingerprint(canonical_json(whole), None)
 
 
 def promised(body: bytes, rules: Rules) -> Occurrence:

@@ -21,6 +21,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_EXPONENT = 200
 # An int of this many digits always fits into 64 bits.
 _INT_DIGITS = 18
+# Digits as they are written anyway, but for a sign on zero; no DynamoDB number has more of them.
+_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]{0,37})(?:\.[0-9]{0,37}[1-9])?")
 
 
 def utf8(text: str) -> bytes:
@@ -59,7 +61,7 @@ def plain_digits(number: str) -> str:
     Raises:
         ValueError: when the text is no finite number, or has more digits than any DynamoDB number.
     """
-    if number.isascii() and number.isdigit() and (number[0] != "0" or len(number) == 1):
+    if _PLAIN.fullmatch(number) and number != "-0":
         return number
     try:
         value = Decimal(number)

@@ -1,5 +1,7 @@
 """What the ledger knows of a window, as far as a reconcile compares it with source, objects and receipts."""
 
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import count
@@ -64,49 +66,33 @@ class Difference(msgspec.Struct, frozen=True):
 def compare_claims(
     store: Store, tenure: Tenure, occurrences: Sequence[Occurrence], fingerprints: Sequence[int]
 ) -> list[Difference]:
-    """Return which of these occurrences are not claimed, or were claimed with another content.
-
-    Where they spread over time, the claims of that range are fetched first, which lie side by side and are about as
-    many: of a clean window nothing is left then. Where many share one booking time, any number of claims may lie there.
-    """
-    wanted: Sequence[int] = range(len(occurrences))
-    times = {booking_ns for booking_ns, _ in occurrences}
-    if len(times) * 2 > len(occurrences):
-        known = _claims_between(store, tenure, min(times), max(times), 2 * len(occurrences) + _FETCH)
-        wanted = [
-            place
-            for place, ((booking_ns, record_id), mark) in enumerate(zip(occurrences, fingerprints, strict=True))
-            if (booking_ns, packed_id(record_id), mark, 0) not in known
-        ]
-    return _look_up(store, tenure, [(place, occurrences[place], fingerprints[place]) for place in wanted])
-
-
-def _claims_between(
-    store: Store, tenure: Tenure, first_ns: int, last_ns: int, limit: int
-) -> set[tuple[int, bytes, int, int]]:
-    """Return the claims of a range: time, packed id, fingerprint, generation.
-
-    None at all where a redo repeated one, or where there are more than `limit`: most records of a range may be worked,
-    or gone, and only their claims still lie there.
-    """
-    query = (
-        "SELECT booking_ns, record_id, fingerprint, generation FROM claims "
-        "WHERE booking_ns BETWEEN %s AND %s AND pipeline_id = %s LIMIT %s"
-    )
-    parameters = (first_ns, last_ns, tenure.pipeline_id, limit)
-    rows = store.transaction(lambda connection: connection.cursor(binary=True).execute(query, parameters).fetchall())
-    return set() if len(rows) == limit or any(row[3] for row in rows) else set(rows)
-
-
-def _look_up(store: Store, tenure: Tenure, wanted: Sequence[tuple[int, Occurrence, int]]) -> list[Difference]:
-    if not wanted:
+    """Return which of these occurrences are not claimed, or were claimed with another content."""
+    if not occurrences:
         return []
-    parameters = {
-        **occurrence_arrays(tenure, [occurrence for _, occurrence, _ in wanted]),
-        "fingerprints": number_array(mark for _, _, mark in wanted),
-    }
+    parameters = {**occurrence_arrays(tenure, occurrences), "fingerprints": number_array(fingerprints)}
     rows = store.transaction(lambda connection: connection.execute(sql("compare_claims"), parameters).fetchall())
-    return [Difference(wanted[place][0], entry_id) for place, entry_id in rows]
+    return [Difference(place, entry_id) for place, entry_id in rows]
+
+
+def fingerprints_between(store: Store, tenure: Tenure, first_ns: int, last_ns: int, limit: int) -> set[int]:
+    """Return the fingerprints of what was claimed in a range of booking times, both ends included.
+
+    A fingerprint covers the whole record, its id and booking time too: who shows one of them is claimed as it is.
+    Reading a range, whose claims lie side by side, is far cheaper than looking each of them up. None at all where a
+    redo repeated one, or where there are `limit` and more: most records of a range may be worked, or gone, and only
+    their claims still lie there.
+    """
+    parameters = {"first_ns": first_ns, "last_ns": last_ns, "pipeline_id": tenure.pipeline_id, "limit": limit}
+
+    def work(connection: Connection) -> set[int]:
+        cursor = connection.cursor(binary=True)
+        row = cursor.execute(sql("fingerprints_between"), parameters).fetchone()
+        packed = array("q", row[0] if row and row[0] else b"")
+        if sys.byteorder == "little":
+            packed.byteswap()
+        return set(packed)
+
+    return store.transaction(work)
 
 
 class ReadJournal(msgspec.Struct, frozen=True):

@@ -112,6 +112,8 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         Raises:
             SilentError: when the server is silent for too long; the connection is closed then.
         """
+        if self.silence_s == math.inf:
+            return super().wait(gen, *args, **kwargs)
         return super().wait(self._bounded(gen, clock.monotonic_s() + self.silence_s), *args, **kwargs)
 
     def _bounded(self, gen: Generator[Any, Any, T], until_s: float) -> Generator[Any, Any, T]:

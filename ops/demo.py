@@ -216,8 +216,8 @@ def _heading(console: Console, text: str) -> None:
 
 def _open(stage: _Stage) -> None:
     look, console = stage.look, stage.console
-    name = stage.file or "seven records of our own"
-    console.print(Text.assemble(("dispatch-ledger demo", "bold"), f": {look.records:,} records from {name}"))
+    name = f"from {stage.file}" if stage.file else "of our own"
+    console.print(Text.assemble(("dispatch-ledger demo", "bold"), f": {look.records:,} records {name}"))
     if stage.file is None:
         console.print(f"The job is started at {SEED_EXECUTE_TIME}: it has to dispatch the hour before its own.")
     elif look.windows:

@@ -87,8 +87,8 @@ def started(settings: Settings, cancellation: Cancellation, console: Console, su
     """
     jobs = {
         "dispatch": (settings.schedule.dispatch, _dispatch),
-        "reconcile": (settings.schedule.reconcile, _reconcile),
-        "deep_reconcile": (settings.schedule.deep_reconcile, _reconcile_deep),
+        "reconcile": (settings.schedule.reconcile, reconcile_recent),
+        "deep_reconcile": (settings.schedule.deep_reconcile, reconcile_deep),
     }
     with wiring.aws_endpoint(settings), wiring.database(settings), wiring.dispatcher(settings, cancellation, _quiet):
         timer = _timer()
@@ -223,11 +223,13 @@ def _told(reports: list[RunReport]) -> str:
     return f"{len(reports)} windows from {reports[0].window} to {reports[-1].window}: {counted}, {jobs} jobs"
 
 
-def _reconcile(dispatcher: Dispatcher) -> str:
+def reconcile_recent(dispatcher: Dispatcher) -> str:
+    """Reconcile the windows within `reconcile.lookback`; returns what came of it, in words."""
     return _rescan(dispatcher, dispatcher.settings.reconcile.lookback)
 
 
-def _reconcile_deep(dispatcher: Dispatcher) -> str:
+def reconcile_deep(dispatcher: Dispatcher) -> str:
+    """Reconcile the windows within `reconcile.deep_lookback`, for records that came later than `lookback`."""
     return _rescan(dispatcher, dispatcher.settings.reconcile.deep_lookback)
 
 

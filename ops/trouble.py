@@ -24,6 +24,8 @@ _BEFORE, _AFTER = parse_window("2026-09-17T14:00:00Z"), parse_window("2026-09-17
 _CHANGED_AT = "UpdatedAt"
 _MEANINGS = {
     "missed": "due, but never promised: sent alone, without its group that went before",
+    "moved_in": "it changed after its page was read, while the run read on",
+    "late_insert": "it came after the run was over",
     "unfinished": "sent by a run that died before it knew: finished, under the same idempotency key",
     "missing_object": "the job's object was gone: put together again from the table, and it has the same hash",
     "orphan_object": "nobody refers to this object: tagged, not removed",
@@ -146,7 +148,8 @@ class Trouble:
                 name = " · ".join(str(one[part]) for part in ("kind", "cause", "record_id") if one[part])
                 state = f"{one['state']} ({one['repair']})" if one["repair"] else one["state"]
                 self.console.print(Text.assemble((views.plain_text(name), "bold"), "  ", views.styled(state)))
-                self.console.print(Text(f"    {_MEANINGS.get(one['kind'], '')}", style="dim"))
+                meanings = [_MEANINGS[part] for part in (one["cause"], one["kind"]) if part in _MEANINGS]
+                self.console.print(Text(f"    {'; '.join(meanings)}", style="dim"))
 
     def _acknowledge(self, report: Report) -> None:
         """Do what a person does with the one finding that no program can decide."""

@@ -3,6 +3,7 @@
 What takes long to import is imported by the function that needs it: most commands look at the ledger only.
 """
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -75,6 +76,11 @@ def aws_endpoint(settings: Settings) -> Iterator[str | None]:
         yield settings.aws.endpoint_url
 
 
+def collect_rarely() -> None:
+    """Look for garbage in cycles less often. Pages of records have none, and looking takes a quarter of the time."""
+    gc.set_threshold(50_000, 20, 20)
+
+
 @contextmanager
 def dispatcher(
     settings: Settings, cancellation: Cancellation, on_progress: Callable[[RunCounts], None]
@@ -88,6 +94,7 @@ def dispatcher(
     """
     from dispatch.dispatcher import Dispatcher
 
+    collect_rarely()
     with _partners_and_ledger(settings) as (partners, store):
         _mark_emulated(settings)
         yield Dispatcher(settings, store, partners, cancellation, holder(), on_progress)

@@ -11,9 +11,9 @@ from dispatch.emit import emit
 from dispatch.feeders import BATCH_RECORDS_MAX, sift
 from dispatch.grouping import group_records
 from dispatch.items import Item
-from dispatch.judging import body_of, sighted
+from dispatch.judging import fingerprint_of, shows_due, sighted
 from ledger import evidence, findings, outbox
-from ledger.canonical import fingerprint, members, utf8
+from ledger.canonical import members, utf8
 from ledger.evidence import Difference
 from ledger.facts import BadRecord, Occurrence, Record
 from ledger.findings import Seen
@@ -24,6 +24,9 @@ from reconcile.rescan import Rescan, Sighting, occurrence_of
 from reconcile.sent import was_sent_as_it_is
 
 _REFUSED_AGAIN_AFTER = timedelta(hours=1)
+# How many more claims than twice its records the range of a page may hold and still be read as a whole.
+_CLAIMS_BESIDE_MAX = 1000
+_NO_TEXT: dict[str, str] = {}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
@@ -40,38 +43,66 @@ def compare_source(rescan: Rescan) -> None:
     for page in one_ahead(run.source.pages(run.tenure.window, run.page_size)):
         run.checkpoint()
         run.counts.pages += 1
-        promised, rest = _set_apart(rescan, page.items)
-        sifted = sift(run, msgspec.structs.replace(page, items=rest))
-        promised += _look_at_due(rescan, sifted.candidates)
+        unchanged, rest = _set_apart(rescan, page.items)
+        promised = [found for item in unchanged if (found := sighted(item, run.rules))] if worked else []
+        if rest:
+            sifted = sift(run, msgspec.structs.replace(page, items=rest))
+            promised += _look_at_due(rescan, sifted.candidates)
+            _look_at_unusable(rescan, sifted.bad)
         if worked:
             _look_at_worked(rescan, promised)
-        _look_at_unusable(rescan, sifted.bad)
         run.progress()
     run.counts.already_claimed = run.counts.due - rescan.unclaimed
 
 
-def _set_apart(rescan: Rescan, items: Sequence[Item]) -> tuple[list[Occurrence], list[Item]]:
+def _set_apart(rescan: Rescan, items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     """Count the due records that were promised just as they are; returns them, and the items to look at closely.
 
-    Nearly all records of a clean window are like that, so this decides how fast it is: no group, no order, no route.
+    Nearly all records of a clean window are like that, so this decides how fast it is: no group, no order, no route,
+    and mostly not even their booking time.
     """
     run = rescan.run
-    rest = []
-    shown: list[tuple[Occurrence, Item]] = []
-    for item in items:
-        occurrence = sighted(item, run.rules) if run.rules.schema.projects_all else None
-        if occurrence is None:
-            rest.append(item)
+    if not run.rules.schema.projects_all:
+        return [], list(items)
+    marks = [fingerprint_of(item, run.rules) if shows_due(item, run.rules) else None for item in items]
+    known = _fingerprints_nearby(rescan, items)
+    unchanged, doubtful, rest = [], [], []
+    for item, mark in zip(items, marks, strict=True):
+        if mark in known:
+            unchanged.append(item)
+        elif mark is not None and (occurrence := sighted(item, run.rules)) is not None:
+            doubtful.append((item, occurrence, mark))
         else:
-            shown.append((occurrence, item))
-    fingerprints = [fingerprint(body_of(item), run.rules.updated_at_attribute) for _, item in shown]
-    occurrences = [occurrence for occurrence, _ in shown]
-    different = {one.place for one in evidence.compare_claims(run.store, run.tenure, occurrences, fingerprints)}
-    rest += [item for place, (_, item) in enumerate(shown) if place in different]
-    promised = [occurrence for place, occurrence in enumerate(occurrences) if place not in different]
-    run.counts.evaluated += len(promised)
-    run.counts.due += len(promised)
-    return promised, rest
+            rest.append(item)
+    different = evidence.compare_claims(
+        run.store, run.tenure, [one for _, one, _ in doubtful], [mark for *_, mark in doubtful]
+    )
+    places = {one.place for one in different}
+    unchanged += [item for place, (item, *_) in enumerate(doubtful) if place not in places]
+    rest += [item for place, (item, *_) in enumerate(doubtful) if place in places]
+    run.counts.evaluated += len(unchanged)
+    run.counts.due += len(unchanged)
+    return unchanged, rest
+
+
+def _fingerprints_nearby(rescan: Rescan, items: Sequence[Item]) -> set[int]:
+    """Return the fingerprints of the claims around these items' booking times, as far as reading them all is cheap.
+
+    Where many records share one booking time, any number of claims may lie there, and each is looked up on its own.
+    """
+    run = rescan.run
+    times = {item.get(run.rules.time_attribute, _NO_TEXT).get("S", "") for item in items}
+    if len(times) * 2 <= len(items):
+        return set()
+    if len(set(map(len, times))) == 1:  # texts of one length sort as instants, so two of them have to be read
+        times = {min(times), max(times)}
+    try:
+        instants = [parse_booking_ns(one) for one in times]
+    except ValueError:
+        return set()
+    return evidence.fingerprints_between(
+        run.store, run.tenure, min(instants), max(instants), 2 * len(items) + _CLAIMS_BESIDE_MAX
+    )
 
 
 def _compare(rescan: Rescan, records: Sequence[Record]) -> list[Difference]:

@@ -1,9 +1,12 @@
 """Stored objects against entries: both in the byte order of their keys, merged without holding either."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple, TypeVar
 
 from dispatch.aws.objects import ListedObject
+from dispatch.aws.pool import one_ahead
+from dispatch.run import Run
 from ledger import evidence, findings
 from ledger.canonical import utf8
 from ledger.evidence import PromisedObject
@@ -14,6 +17,8 @@ from reconcile.rebuild import rebuild_objects
 from reconcile.rescan import Rescan
 
 _AT_ONCE = 200
+_COMPARED_AT_ONCE = 1000
+T = TypeVar("T")
 
 
 class Pair(NamedTuple):
@@ -44,6 +49,27 @@ def merge_by_key(listed: Iterable[ListedObject], promised: Iterable[tuple[str, P
         yield Pair(key, here, entries)
 
 
+def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of `size`, the last of them shorter."""
+    left = iter(items)
+    while chunk := list(islice(left, size)):
+        yield chunk
+
+
+def differing(
+    listed: Iterator[list[ListedObject]], promised: Iterator[list[tuple[str, PromisedObject]]]
+) -> Iterator[Pair]:
+    """Yield the keys as `merge_by_key`, without those at the beginning where both sides agree.
+
+    Both come in chunks of one size. Where nothing differs they are compared whole, which is far cheaper than by key.
+    """
+    stored, wanted = next(listed, None), next(promised, None)
+    while stored and wanted and [(one.key, one.stored) for one in stored] == [(key, one.sent) for key, one in wanted]:
+        stored, wanted = next(listed, None), next(promised, None)
+    whole = chain.from_iterable
+    yield from merge_by_key(whole(chain([stored or []], listed)), whole(chain([wanted or []], promised)))
+
+
 def lacks_its_object(pair: Pair) -> bool:
     """Say whether an entry was sent whose object is gone, or is no longer what was uploaded. Pure."""
     answers = [one.sent for one in pair.promised if one.sent is not None]
@@ -71,7 +97,7 @@ def compare_objects(rescan: Rescan) -> None:
 
 
 def _by_place(rescan: Rescan) -> Iterator[tuple[str, Iterator[Pair]]]:
-    """Yield each bucket that the window's objects may lie in, with all keys of one prefix there."""
+    """Yield each bucket that the window's objects may lie in, with the keys of one prefix there that may differ."""
     run = rescan.run
     configured = {(one.bucket, one.prefix) for one in run.destinations.values()}
     for bucket, prefix in sorted(configured | evidence.places_of(run.store, run.tenure)):
@@ -80,7 +106,15 @@ def _by_place(rescan: Rescan) -> Iterator[tuple[str, Iterator[Pair]]]:
             (object_key(place, one.group_digest, one.content_hash, one.generation), one)
             for one in evidence.promised_objects(run.store, run.tenure, bucket, prefix)
         )
-        yield bucket, merge_by_key(run.objects.listing(bucket, place), wanted)
+        listed = one_ahead(in_chunks(run.objects.listing(bucket, place), _COMPARED_AT_ONCE))
+        yield bucket, differing(_watched(run, listed), in_chunks(wanted, _COMPARED_AT_ONCE))
+
+
+def _watched(run: Run, chunks: Iterator[T]) -> Iterator[T]:
+    """Pass chunks on, as long as nobody asked to stop and the lease holds: there may be thousands of them."""
+    for chunk in chunks:
+        run.checkpoint()
+        yield chunk
 
 
 def unreferenced(rescan: Rescan) -> Iterator[Orphan]:

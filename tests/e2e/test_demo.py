@@ -39,6 +39,16 @@ def test_the_seven_for_people(bare: Product, tmp_path: Path) -> None:
     assert done.err == ""
     for text in ("R2 → R1", "R3", "R5", "R4", "not due", "RewardECoupon", "2026-09-17T15:00:00Z"):
         assert text in done.out, text
+    told = " ".join(done.out.split())
+    for text in (
+        "R8 is sent by a run that dies", "unfinished · send_unknown repaired (completed) sent by a run that died",
+        "R6 is rebooked", "missed · moved_in · R6 repaired (redispatched) it changed after its page was read",
+        "R7 is booked", "missed · late_insert · R7 repaired (redispatched) it came after the run was over",
+        "of a job is deleted", "missing_object repaired (rebuilt) the job's object was gone",
+        "An object that belongs to nobody", "orphan_object repaired (tagged) nobody refers to this object",
+        "reconcile · 0 open, 0 repaired",
+    ):  # fmt: skip
+        assert text in told, text
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 

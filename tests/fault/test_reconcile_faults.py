@@ -91,3 +91,17 @@ def test_a_record_that_the_index_shows_late_but_the_table_has_not(product: Produ
     (window,) = done.document["windows"]
     assert (window["findings"], window["coverage"]) == ([], {"evaluated": 12, "due": 10, "claimed": 10})
     assert drained(world) == []
+
+
+@pytest.mark.parametrize(
+    "answer", [b"<ListBucketResult><Contents><Key>a</Key>", b"<Error><Code>InternalError</Code></Error>"]
+)
+def test_half_a_listing_is_asked_for_again(world: World, rig: Rig, answer: bytes) -> None:
+    """S3 may say 200 before it knows that it fails."""
+    world.put_many(booking(f"r{at}", f"2026-09-17T15:0{at}:00Z", member=at) for at in range(3))
+    rig.run()
+    with FaultProxy(world.endpoint) as wire:
+        wire.rules.append(Rule(on(LISTING), status(200, answer), times=1))
+        document = rig.reconcile(endpoint=wire.url)
+        assert wire.rules[0].used == 1
+    assert [(one["error"], one["findings"]) for one in document["windows"]] == [(None, [])]

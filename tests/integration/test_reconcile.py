@@ -1,6 +1,7 @@
 """What a reconcile finds, mends and leaves alone, one window at a time, against real PostgreSQL and AWS over HTTP."""
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from dispatch.aws.objects import ListedObject, S3Objects
 from dispatch.aws.queues import SqsQueues
 from dispatch.run import Cancellation
-from ledger import clock, outbox, receipts, reports
+from ledger import clock, evidence, outbox, receipts, reports
 from ledger.canonical import sha256
+from ledger.dry_run import DryStore
 from ledger.facts import SendAnswer
 from ledger.instants import format_time
+from ledger.leases import Tenure
 from ledger.spans import parse_bounds
 from ledger.store import Store
 from reconcile.objects import compare_objects
@@ -89,6 +92,68 @@ def test_a_clean_window(world: World, rig: Rig) -> None:
     assert found(document) == []
     assert rig.rows("SELECT verified_evaluated, verified_due, verified_claimed FROM windows") == [(3, 2, 2)]
     assert_settled(rig, world)
+
+
+SPELLINGS = ("15:00:00+00:00", "15:07:00.5Z", "15:07:00.12+00:00", "15:07:01Z", "15:59:59.9999999Z")
+
+
+@pytest.mark.parametrize(
+    ("times", "looked_up"),
+    [
+        (SPELLINGS, 0),
+        ([f"15:0{at}:00Z" for at in range(5)], 0),
+        (["15:07:00Z"] * 5, 5),  # any number of claims may lie at one time
+    ],
+    ids=["spellings", "one-spelling", "one-time"],
+)
+def test_a_clean_page_is_compared_as_a_whole(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch, times: Sequence[str], looked_up: int
+) -> None:
+    settings = {"source__updated_at_attribute": "UpdatedAt"}
+    records = [booking(f"r{at}", f"2026-09-17T{time}", UpdatedAt="then") for at, time in enumerate(times)]
+    world.put_many(records)
+    assert rig.run(**settings).outcome == "completed"
+    world.put_many({**one, "UpdatedAt": {"S": "now"}} for one in records)
+    wanted: list[int] = []
+    usual = evidence.compare_claims
+
+    def compare_claims(store: Store, tenure: Tenure, occurrences: Any, marks: Any) -> Any:
+        wanted.append(len(occurrences))
+        return usual(store, tenure, occurrences, marks)
+
+    monkeypatch.setattr(evidence, "compare_claims", compare_claims)
+    document = rig.reconcile(**settings)
+    assert (found(document), coverage(document)) == ([], (5, 5, 5))
+    assert max(wanted) == looked_up
+    world.put(booking("late", "2026-09-17T15:07:00Z"))
+    assert found(rig.reconcile(**settings)) == [("missed", "unknown", "repaired", "redispatched")]
+
+
+def test_an_index_that_carries_the_keys_only(ministack: str, make_rig: MakeRig) -> None:
+    world = World(ministack, projection="KEYS_ONLY")
+    rig = make_rig(world)
+    dispatched(world, rig, "r1", "r2")
+    world.put(booking("done", AT % 30, status="Rewarded"))
+    document = rig.reconcile()
+    assert (found(document), coverage(document)) == ([], (3, 2, 2))
+    world.put(booking("r1", AT % 1, Note="changed"))
+    world.put(booking("late", AT % 10))
+    document = rig.reconcile()
+    assert found(document) == [
+        ("changed_after_dispatch", "", "open", ""),
+        ("missed", "unknown", "repaired", "redispatched"),
+    ]
+    assert_settled(rig, world)
+
+
+def test_what_counts_is_the_content_that_was_sent_last(world: World, rig: Rig) -> None:
+    """A redo has sent another content; the record is back to the first one, which nobody has sent since."""
+    dispatched(world, rig, "r1")
+    world.put(booking("r1", AT % 1, Note="changed"))
+    rig.apply(rig.plan())
+    assert found(rig.reconcile(), "changed_after_dispatch") == []
+    world.put(booking("r1", AT % 1))
+    assert found(rig.reconcile(), "changed_after_dispatch") == [("changed_after_dispatch", "", "open", "")]
 
 
 def test_case_2_a_late_record_goes_alone(world: World, rig: Rig) -> None:
@@ -596,6 +661,31 @@ def test_a_held_window_is_left_to_a_person(world: World, rig: Rig) -> None:
     ]
 
 
+def test_case_7_what_a_run_left_is_finished_once_its_lease_is_over(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(booking("r1", AT % 1))
+
+    def dies(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Objects, "put_many", dies)
+        patch.setattr("ledger.runs.end_run", lambda *_: None)
+        with pytest.raises(KilledError):
+            rig.run()
+    (window,) = rig.reconcile()["windows"]
+    assert (window["left_alone"], window["findings"]) == ("a run is working on it", [])
+    assert drained(world) == []
+    rig.expire_leases("reward")
+    assert found(rig.reconcile()) == [
+        ("unfinished", "not_sent", "repaired", "completed"),
+        ("window_not_dispatched", "", "open", ""),
+    ]
+    assert [one["records"] for one in drained(world)] == [1]
+    assert_settled(rig, world)
+
+
 def test_case_24_missed_records_whose_objects_are_there_were_promised_before(world: World, rig: Rig) -> None:
     """A ledger restored from a backup: the window is completed, but the last claims and entries are gone."""
     world.put_many(booking(f"r{at}", AT % at, member=at) for at in range(1, 5))
@@ -707,6 +797,25 @@ def test_a_document_that_holds_no_records_breaks_nothing(world: World, rig: Rig)
     assert found(document, "orphan_object") == [("orphan_object", "", "repaired", "tagged")] * len(bodies)
     assert found(document, "missed") == [("missed", "unknown", "repaired", "redispatched")]
     rig.adopt()
+
+
+def test_a_long_listing_can_be_cancelled(world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put_many(booking(f"r{at}", AT % at, member=at) for at in range(5))
+    rig.run()
+    cancellation = Cancellation()
+    usual = evidence.places_of
+
+    def places_of(store: Store, tenure: Tenure) -> set[tuple[str, str]]:
+        if not isinstance(store, DryStore):  # the dry run that goes before is not meant
+            cancellation.ask(15)
+        return usual(store, tenure)
+
+    ended: list[Any] = []
+    monkeypatch.setattr(evidence, "places_of", places_of)
+    monkeypatch.setattr("reconcile.objects._handle_lacking", lambda *given: ended.append(given))
+    (window,) = rig.reconcile(cancellation=cancellation)["windows"]
+    assert "cancelled by signal 15" in window["error"]
+    assert not ended, "it does not wait for the end of the listing"
 
 
 def test_a_range_with_far_more_claims_than_records(world: World, rig: Rig) -> None:

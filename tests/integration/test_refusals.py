@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ledger import jobs, leases, receipts, runs
+from ledger import clock, jobs, leases, receipts, runs
 from ledger.errors import ClaimLostError, FencedError, LeaseLostError
 from ledger.gauges import read_gauges
 from ledger.ids import new_id
@@ -34,7 +34,7 @@ def refused(write: Callable[[], object], error: type[FencedError]) -> None:
 def test_a_run_that_lost_its_window(store: Store) -> None:
     late = take(store)
     winner = take_over(store, late)
-    late_keeper, keeper = LeaseKeeper(late, store.url), LeaseKeeper(winner, store.url)
+    late_keeper, keeper = (LeaseKeeper(one, store.url, clock.monotonic_s()) for one in (late, winner))
     refused(lambda: leases.execute_fenced(store, late, "SELECT 1", None), LeaseLostError)
     assert counted(store) == {"window": 1}
     assert not store.transaction(late_keeper._renew)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from ledger.instants import HOUR_S, parse_window, window_at, window_of_execute_time
+from ops.schedule import reconcile_deep, reconcile_recent
 from reconcile.reconciler import windows_to_rescan
 from tests.aws_servers import World, booking
 from tests.fault.windows import drained
@@ -157,3 +158,18 @@ def test_a_clock_that_jumps_back_keeps_a_lease_and_ahead_ends_it(world: World, r
     assert (report.outcome, "lost its lease" in str(report.error)) == ("failed", True)
     assert sent(world) == [window]
     rig.assert_books_balance()
+
+
+def test_the_deep_reconcile_finds_who_came_later_than_the_usual_one_looks_back(world: World, rig: Rig) -> None:
+    set_clock(rig, "2026-09-17T07:01:00Z")
+    book(world, [SIX])
+    settings = {"schedule__not_before": SIX, "reconcile__grace": "0s"}
+    assert due(rig, **settings) == [SIX]
+    assert sent(world) == [SIX]
+    set_clock(rig, "2026-09-17T15:01:00Z")
+    book(world, [SIX], minute=20)
+    with rig.dispatcher(**settings, reconcile__lookback="6h", reconcile__deep_lookback="12h") as dispatcher:
+        assert reconcile_recent(dispatcher) == "5 windows, 5 findings open, 0 repaired"
+        assert sent(world) == []
+        assert reconcile_deep(dispatcher).startswith("9 windows,")
+    assert sent(world) == [SIX]

@@ -86,16 +86,20 @@ def rules(window: Window) -> Rules:
 
 
 def occurrences(index: Index, window: Window) -> Iterator[Occurrence]:
-    """Yield what a dispatch of this window would claim."""
+    """Yield what a dispatch of this window would claim.
+
+    It is asked by the quick look that leaves out what is claimed already; and, where it takes the hour to the second,
+    by the whole judgement as well, which takes ten times as long.
+    """
     judged_by = rules(window)
     for found in index.query(window):
-        verdict = judge(found, judged_by)
-        if verdict is Left.OUTSIDE:
-            assert sighted(found, judged_by) is None
-        else:
-            assert isinstance(verdict, Record), verdict
-            assert sighted(found, judged_by) == verdict.occurrence
-            yield verdict.occurrence
+        occurrence = sighted(found, judged_by)
+        if found[SOURCE.time_attribute]["S"][14:19] == "00:00":
+            verdict = judge(found, judged_by)
+            assert verdict is Left.OUTSIDE if occurrence is None else isinstance(verdict, Record)
+            assert not isinstance(verdict, Record) or verdict.occurrence == occurrence
+        if occurrence is not None:
+            yield occurrence
 
 
 def test_a_hundred_thousand_timestamps_are_each_claimed_by_one_window() -> None:

@@ -13,7 +13,7 @@ from ledger.evidence import PromisedObject
 from ledger.facts import StoredObject
 from ledger.keys import object_key, parse_object_key
 from reconcile.documents import DocumentReader
-from reconcile.objects import Pair, lacks_its_object, merge_by_key
+from reconcile.objects import Pair, differing, in_chunks, lacks_its_object, merge_by_key
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ['"records":[', "\\", '\\"', "]}", "{", ",", "records"]
@@ -79,6 +79,23 @@ def test_keys_are_merged_as_a_dictionary_would(listed: set[str], wanted: list[st
         assert pair.promised == [one for key, one in promised if key == pair.key]
         sent = any(one.sent for one in pair.promised)
         assert lacks_its_object(pair) == (sent and pair.key not in listed)
+
+
+@given(
+    st.lists(st.tuples(KEY, st.sampled_from(["listed", "promised", "both", "altered"])), max_size=12), st.integers(1, 4)
+)
+def test_compared_in_chunks_the_same_differs(drawn: list[tuple[str, str]], size: int) -> None:
+    keys = sorted(dict(drawn).items())
+    listed = [
+        ListedObject(key, StoredObject(1 + (how == "altered"), "e"), NOW) for key, how in keys if how != "promised"
+    ]
+    promised = [(key, promise(1)) for key, how in keys if how != "listed"]
+    every = list(merge_by_key(listed, promised))
+    some = list(differing(in_chunks(listed, size), in_chunks(promised, size)))
+    agreed = every[: len(every) - len(some)]
+    assert some == every[len(agreed) :]
+    assert not any(lacks_its_object(pair) or not pair.promised for pair in agreed)
+    assert not some or [how for _, how in keys] != ["both"] * len(keys)
 
 
 def test_an_altered_object_is_lacking() -> None:

@@ -378,13 +378,21 @@ class Ledger(RuleBasedStateMachine):
         generation = 1 + max(max(self.claims_of(one)) for one in records)
         groups = self.grouped(records)
 
+        def seen(record: Record) -> Promised:
+            return Promised(
+                *record.occurrence,
+                generation=generation - 1,
+                entry_id=promise.entry.id,
+                group_digest=promise.entry.group_digest,
+                here=True,
+                unfinished=False,
+                receipts="",
+            )
+
         def work(connection: Connection) -> outbox.Opened:
             check_fence(connection, tenure)
             begin_gathering(connection)
-            seen = [
-                Promised(*one.occurrence, 0, promise.entry.id, promise.entry.group_digest, False, "") for one in records
-            ]
-            gather(connection, [Gathered(known, one) for known, one in zip(seen, records, strict=True)])
+            gather(connection, [Gathered(seen(one), one) for one in records])
             ids = [new_id() for _ in groups]
             opened = outbox.open_in(connection, tenure, ids, groups, self.routes, generation)
             supersede(connection, tenure, "replaced")

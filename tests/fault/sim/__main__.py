@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -109,18 +110,23 @@ def _many(options: argparse.Namespace, url: str, console: Console) -> int:
         done.add(run_all(url, trials, options.processes, None, show))
         console.print(f"{len(SCENARIOS)} scenarios, broken at every boundary: {len(trials)} histories")
     seeds = seed_trials(options.first, None if options.minutes is not None else options.seeds)
-    done.add(run_all(url, seeds, options.processes, options.minutes, show))
+    if not done.broken_off:
+        done.add(run_all(url, seeds, options.processes, options.minutes, show))
     console.print(table_of(done))
+    if done.broken_off:
+        console.print("Broken off; these are the figures until then.")
     for failure in done.failures:
         console.print(failure, soft_wrap=True, markup=False, highlight=False)
     if options.json:
         options.json.write_text(json.dumps(document_of(done), indent=2) + "\n")
-    return bool(done.failures)
+    return 130 if done.broken_off and not done.failures else bool(done.failures)
 
 
 def main() -> int:
     """Run what was asked for; 1 when any history went wrong."""
     options, console = _options(), Console(highlight=False)
+    for number in (signal.SIGINT, signal.SIGTERM):  # either ends the server that it has started
+        signal.signal(number, signal.default_int_handler)
     with quick_postgres() as url:
         if options.seed is not None or options.scenario:
             return _one(options, url, console)

@@ -22,7 +22,8 @@ class Boundaries:
     """Counts the boundaries, and breaks those that the plan names.
 
     Args:
-        plan: which fault at which number, from 1.
+        plan: which fault at which number, from 1; a negative number counts only the boundaries of processes that were
+            started after another one had been killed, so that a crash during recovery can be wished for.
 
     Attributes:
         names: of all boundaries passed, in order.
@@ -37,6 +38,7 @@ class Boundaries:
         self.met: Counter[Fault] = Counter()
         self.crashed_in_recovery = 0
         self.crash_next: str | None = None
+        self._recovering = 0
 
     def stop_faults(self) -> None:
         """Let nothing go wrong any more."""
@@ -47,7 +49,10 @@ class Boundaries:
         scheduler = self.scheduler
         scheduler.pause(_LATENCY_S)
         self.names.append(name)
+        self._recovering += scheduler.actor.process.recovering
         fault = self.plan.get(len(self.names))
+        if fault is None and scheduler.actor.process.recovering:
+            fault = self.plan.get(-self._recovering)
         self.met.update([fault] if fault else [])
         if self.crash_next == name:
             self.crash_next, fault = None, "crash_after"

@@ -11,7 +11,7 @@ import psycopg
 
 from dispatch.aws import pool
 from ledger import clock, ids
-from ledger.store import Store, connect_arguments
+from ledger.store import BoundedConnection, Store, connect_arguments
 from tests.fault.sim.boundaries import Boundaries
 from tests.fault.sim.scheduler import LOCAL, Scheduler, SimThread
 
@@ -91,7 +91,7 @@ CREATE TRIGGER watch AFTER UPDATE ON plans FOR EACH ROW EXECUTE FUNCTION note_wr
 """
 
 
-class Pooled(psycopg.Connection[tuple[Any, ...]]):
+class Pooled(BoundedConnection):
     """A connection that goes back to the pool when it is closed, as a new one for whoever comes next."""
 
     parked = False
@@ -164,7 +164,7 @@ class Database:
             fresh._autocommit = True
             fresh._prepared = used._prepared
         else:
-            with patch.object(psycopg, "connect", Pooled.connect):
+            with patch("ledger.store.BoundedConnection", Pooled):
                 fresh = usual(store)
         fresh.prepare_threshold, fresh.home = 0, self
         return fresh

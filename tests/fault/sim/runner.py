@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -27,12 +28,14 @@ class Sum:
 
     Attributes:
         numbers: histories, windows, occurrences and the like, by name.
+        broken_off: whether somebody interrupted.
         failures: one text for each trial that went wrong.
     """
 
     numbers: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     simulated_s: float = 0.0
+    broken_off: bool = False
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: "Sum") -> None:
@@ -41,6 +44,7 @@ class Sum:
         self.faults += other.faults
         self.simulated_s += other.simulated_s
         self.failures += other.failures
+        self.broken_off |= other.broken_off
 
 
 class _Here:
@@ -50,6 +54,8 @@ class _Here:
 
 
 def _open(url: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C reaches all; who asked for the trials ends them
+        signal.signal(number, signal.SIG_IGN)
     name = f"simulated_{os.getpid()}"
     tell(url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     _Here.database = Database(named(url, name))
@@ -123,24 +129,29 @@ def seed_trials(first: int, number: int | None) -> Iterator[Trial]:
 
 
 def run_all(url: str, trials: Iterable[Trial], processes: int, minutes: float | None, show: "Shows") -> Sum:
-    """Run trials in several processes, until there are none left or the time is over."""
+    """Run trials in several processes, until there are none left, the time is over, or somebody interrupts."""
     end_s = None if minutes is None else clock.monotonic_s() + minutes * 60
-    whole, waiting = Sum(), iter(trials)
+    whole, chunks = Sum(), _chunks_until(trials, end_s)
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawning, initializer=_open, initargs=(url,)) as pool:
-        running: set[Future[Sum]] = set()
-        while True:
-            while len(running) < processes * 2 and (end_s is None or clock.monotonic_s() < end_s):
-                chunk = list(islice(waiting, CHUNK))
-                if not chunk:
-                    break
-                running.add(pool.submit(run_chunk, chunk))
-            if not running:
-                return whole
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for one in ended:
-                whole.add(one.result())
-            show(whole)
+        running = {pool.submit(run_chunk, chunk) for chunk in islice(chunks, processes * 2)}
+        try:
+            while running:
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for one in ended:
+                    whole.add(one.result())
+                show(whole)
+                running |= {pool.submit(run_chunk, chunk) for chunk in islice(chunks, len(ended))}
+        except KeyboardInterrupt:
+            whole.broken_off = True
+            pool.shutdown(wait=True, cancel_futures=True)
+    return whole
+
+
+def _chunks_until(trials: Iterable[Trial], end_s: float | None) -> Iterator[list[Trial]]:
+    waiting = iter(trials)
+    while (end_s is None or clock.monotonic_s() < end_s) and (chunk := list(islice(waiting, CHUNK))):
+        yield chunk
 
 
 class Shows:

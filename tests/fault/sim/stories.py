@@ -41,8 +41,8 @@ def plot_of(seed: int) -> Plot:
     for _ in range(chance.choice([0, 1, 1, 2, 2, 3, 4, 6])):
         at, fault = chance.randint(1, _BOUNDARIES[len(hours) - 1]), chance.choice(FAULTS)
         plan[at] = fault
-        if fault.startswith("crash") and chance.random() < 0.5:  # and once more, while somebody cleans up
-            plan[at + chance.randint(1, _RECOVERY)] = chance.choice(["crash_before", "crash_after"])
+        if fault.startswith("crash"):  # and once more, while somebody cleans up
+            plan[-chance.randint(1, _RECOVERY)] = chance.choice(["crash_before", "crash_after"])
     return Plot(seed, flow, plan, settings, hours)
 
 

@@ -14,7 +14,7 @@ Plan = Mapping[int, Fault]
 
 
 def plan_text(plan: Plan) -> str:
-    """Write a plan as it is given on the command line: `31:crash_after,40:error_before`."""
+    """Write a plan as it is given on the command line: `31:crash_after,-4:error_before`; see `Boundaries`."""
     return ",".join(f"{at}:{fault}" for at, fault in sorted(plan.items()))
 
 
@@ -27,7 +27,7 @@ def parse_plan(text: str) -> dict[int, Fault]:
     plan: dict[int, Fault] = {}
     for part in filter(None, text.split(",")):
         at, _, name = part.partition(":")
-        if not at.isdecimal() or name not in FAULTS:
+        if not at.removeprefix("-").isdecimal() or name not in FAULTS:
             raise ValueError(f"{part!r} is no fault; write such as 31:crash_after, with one of {', '.join(FAULTS)}")
         plan[int(at)] = name
     return plan
