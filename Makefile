@@ -6,11 +6,15 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 # Options of faults: --seeds 3000 --first 0 --processes N --json FILE, or --seed N for one history; --help has all of them
 FAULTS ?=
-# Options of soak: --hours 1 --minutes 5 --rounds N --seed N --keep FOLDER --json FILE
+# How long each half of soak lasts
+MINUTES ?= 60
+# More options of soak: --rounds N --seed N --keep FOLDER --json FILE
 # Options of soak-jobs: --minutes 5 --jobs 500 --workers 3 --every 2 --seed N --keep FOLDER
 SOAK ?=
+# Options of faults-honest: --only NAME …, --tier all, --jobs 2
+PLANTED ?=
 
-.PHONY: help demo test check format audit bench bench-http faults soak soak-jobs lock clean
+.PHONY: help demo test check format audit bench bench-http faults faults-honest soak soak-jobs lock clean
 
 help:
 	@echo "make demo [FILE=records.jsonl]   the whole main job on an emulated AWS and a real PostgreSQL"
@@ -19,7 +23,8 @@ help:
 	@echo "make bench                       what is measured, on this machine"
 	@echo "make bench-http                  how long POST /jobs takes under load"
 	@echo "make faults                      thousands of simulated histories in which things go wrong, minutes"
-	@echo "make soak                        the same, then five minutes of real processes that are killed, paused and cut off"
+	@echo "make faults-honest               plants a hundred bugs, one at a time, and sees which test catches each"
+	@echo "make soak [MINUTES=60]           the simulation for so long, then real processes that are killed, paused and cut off"
 	@echo "make soak-jobs                   five minutes of jobs over HTTP while their workers are killed"
 
 demo: $(VENV)/.runtime
@@ -50,8 +55,12 @@ bench-http: $(VENV)/.dev
 faults: $(VENV)/.dev
 	$(BIN)/python -m tests.fault.sim $(FAULTS)
 
-soak: faults
-	$(BIN)/python -m tests.soak $(SOAK)
+faults-honest: $(VENV)/.dev
+	$(BIN)/python -m tests.fault.planted $(PLANTED)
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.fault.sim --minutes $(MINUTES) $(FAULTS)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
 
 soak-jobs: $(VENV)/.dev
 	$(BIN)/python -m tests.soak.jobs $(SOAK)

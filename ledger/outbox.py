@@ -242,8 +242,7 @@ def _exists(connection: Connection, ids: Sequence[UUID]) -> bool:
 
 
 def _reload(connection: Connection, tenure: Tenure, ids: Sequence[UUID], *, bodies: bool = True) -> Opened:
-    just_before = UUID(int=min(one.int for one in ids) - 1)
-    entries = [entry for entry in _unfinished(connection, tenure, just_before, len(ids)) if entry.id in set(ids)]
+    entries = _by_id(connection, tenure, ids)
     loaded = _payloads(connection, tenure, [entry.id for entry in entries]) if bodies else {}
     return Opened(entries, loaded, sum(entry.records_n for entry in entries))
 
@@ -388,12 +387,11 @@ def _one_row(query: Any, parameters: tuple[Any, ...]) -> Callable[[Connection], 
 
 def load_sent(store: Store, tenure: Tenure, ids: Sequence[UUID]) -> list[Entry]:
     """Return these entries of the window, as they were promised."""
-    parameters = {"ids": list(ids)}
+    return store.transaction(lambda connection: _by_id(connection, tenure, ids))
 
-    def work(connection: Connection) -> list[Entry]:
-        return [_entry_from(row, tenure) for row in connection.execute(sql("entries_by_id"), parameters)]
 
-    return store.transaction(work)
+def _by_id(connection: Connection, tenure: Tenure, ids: Sequence[UUID]) -> list[Entry]:
+    return [_entry_from(row, tenure) for row in connection.execute(sql("entries_by_id"), {"ids": list(ids)})]
 
 
 def record_rebuilt(store: Store, tenure: Tenure, entry: Entry, stored: StoredObject) -> None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -23,6 +24,7 @@ from ledger.ids import new_id
 from ledger.leases import Tenure, check_fence
 from ledger.store import Store, connect_arguments
 from tests import ledger_kit as kit
+from tests.breaking import LostAnswer
 
 ACCEPTED = SendAnswer("accepted", message_id="m-1")
 
@@ -100,6 +102,24 @@ def test_two_windows_that_race_for_the_occurrences_of_one_hour_mark_claim_each_o
     assert len(claims) == rounds * size
     assert max(Counter(row[:2] for row in claims).values()) == 1
     assert promised == (rounds * size, len({row[2] for row in claims}))
+
+
+def test_claims_are_taken_in_the_order_of_their_key(ledger_url: str, store: Store) -> None:
+    """Whoever waits for one occurrence has not taken any that comes after it, so nobody can wait in a circle."""
+    tenure = kit.take(store)
+    by_route, records = kit.routes(store, tenure), [kit.record(name, tenure.window, 5) for name in "zma"]
+    insert = (
+        "INSERT INTO claims (pipeline_id, booking_ns, record_id, generation, fingerprint, entry_id) "
+        "VALUES (%s, %s, %s, 0, 0, gen_random_uuid())"
+    )
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(**connect_arguments(ledger_url)) as rival:
+        rival.execute("SET lock_timeout = '200ms'")
+        rival.execute(insert, (tenure.pipeline_id, records[0].booking_ns, b"m"))
+        opening = pool.submit(outbox.open_entries, store, tenure, [kit.group(records)], by_route)
+        wait_for_locks(ledger_url, 1)
+        rival.execute(insert, (tenure.pipeline_id, records[0].booking_ns, b"z"))
+        rival.commit()
+        assert opening.result(60).bodies.popitem()[1] == records[2].body
 
 
 def test_whole_groups_that_overlap_are_divided_without_loss(ledger_url: str) -> None:
@@ -648,6 +668,16 @@ def test_staging_of_a_dead_run_is_discarded_and_never_read(store: Store, connect
     assert kit.ask(connection, "SELECT record_id FROM staged_records") == [(b"new",)]
 
 
+def test_what_the_run_of_another_window_has_staged_is_never_read(store: Store) -> None:
+    other = kit.take(store, "2026-09-17T16:00:00Z")
+    staging.stage_page(store, other, page(1), [kit.record("theirs", other.window, 1)], [])
+    tenure = kit.take(store)
+    staging.discard_others(store, tenure)
+    staging.stage_page(store, tenure, page(1), [kit.record("ours", tenure.window, 1)], [])
+    assert staged_ids(store, tenure, 1) == ["ours"]
+    assert staged_ids(store, other, 1) == ["theirs"]
+
+
 def test_staged_records_that_the_database_lost_are_noticed(store: Store, connection: psycopg.Connection) -> None:
     tenure = kit.take(store)
     staging.stage_page(store, tenure, page(1), [kit.record("r1", tenure.window, 1)], [])
@@ -712,6 +742,18 @@ def test_a_lease_that_ran_out_is_over_although_nobody_took_the_window(store: Sto
         outbox.mark_sending(store, tenure, [entry])
     with pytest.raises(LeaseLostError):
         runs.complete_run(store, tenure, RunCounts())
+
+
+def test_a_tenure_of_before_a_restore_is_over(store: Store, connection: psycopg.Connection) -> None:
+    """A ledger restored from a backup counts a fence a second time: it belongs to the run that has it now."""
+    stale = kit.take(store)
+    entry = opened_entry(store, stale)
+    connection.execute("UPDATE windows SET fence = fence - 1, lease_run_id = NULL, lease_until = NULL")
+    fresh = kit.take(store)
+    assert fresh.fence == stale.fence
+    with pytest.raises(LeaseLostError):
+        outbox.mark_sending(store, stale, [entry])
+    assert len(outbox.mark_sending(store, fresh, [entry])) == 1
 
 
 def test_a_take_over_waits_for_the_transaction_that_holds_the_fence(ledger_url: str) -> None:
@@ -810,6 +852,23 @@ def test_ids_are_fixed_before_the_first_try(store: Store) -> None:
     assert new_id() != new_id()
     entry = opened_entry(store, tenure)
     assert entry.id.version == 7
+
+
+def test_a_lost_answer_gives_back_its_own_entries_and_no_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of one millisecond are in no order: another unfinished entry of the window may lie between two of ours."""
+    tenure = kit.take(store)
+    first, other, last = (UUID(int=number) for number in (1, 2, 3))
+    ids = iter([other, last, first])
+    monkeypatch.setattr(outbox, "new_id", lambda: next(ids))
+    monkeypatch.setattr("ledger.store._FIRST_DELAY_S", 0.001)
+    opened_entry(store, tenure, "r1")
+    groups = [kit.group([kit.record(f"r{n}", tenure.window, n, group=n)], n) for n in (2, 3)]
+    by_route = kit.routes(store, tenure)
+    with monkeypatch.context() as patch:
+        LostAnswer(at=1, after=True).install(patch)
+        opened = outbox.open_entries(store, tenure, groups, by_route)
+    assert {entry.id for entry in opened.entries} == set(opened.bodies) == {first, last}
+    assert opened.claimed == 2
 
 
 def test_a_duplicate_that_turns_out_never_sent_is_closed(store: Store, connection: psycopg.Connection) -> None:

@@ -94,7 +94,11 @@ def check(rig: Rig, flow: str, pipeline: str, death: Death) -> None:
         ["failed", "completed"],
         ["completed", "completed"],
     )
-    assert rig.rows("SELECT 1 FROM staged_records JOIN runs ON runs.id = run_id WHERE outcome = 'completed'") == []
+    staged = (
+        "SELECT 1 FROM staged_records JOIN runs ON runs.id = run_id JOIN windows ON windows.id = window_id "
+        "JOIN pipelines ON pipelines.id = pipeline_id WHERE name = %s"
+    )
+    assert rig.rows(staged, pipeline) == [], "also what the dead run has staged is gone"
     rig.assert_books_balance()
 
 
@@ -113,6 +117,17 @@ def test_killed_at_any_transaction(rig: Rig, flow: str, *, after: bool) -> None:
         except AssertionError as error:
             error.add_note(f"killed in {death.seen[at - 1]} (transaction {at})")
             raise
+
+
+def test_nothing_is_stored_or_sent_before_it_is_promised(rig: Rig) -> None:
+    """Killed right before the promise is committed: there is no object and no message that the ledger does not know."""
+    pipeline, whole = f"killed-{next(PIPELINES)}", Death()
+    run_until(rig, "staged", f"{pipeline}-count", whole)
+    drain(rig, f"{pipeline}-count")
+    opened = next(n for n, name in enumerate(whole.seen, 1) if "open_entries" in name)
+    run_until(rig, "staged", pipeline, Death(opened, after=False))
+    assert rig.world.objects(f"reward-dispatch/{pipeline}/") == {}
+    assert drain(rig, pipeline) == []
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["after-commit", "before-commit"])

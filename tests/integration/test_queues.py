@@ -3,12 +3,16 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from dispatch.run import Cancellation
+from ledger import clock, receipts
 from ledger.errors import CancelledError, UnavailableError
+from ledger.leases import LeaseKeeper
+from ledger.store import Store
 from tests.aws_servers import World, booking
 from tests.conftest import MakeRig
 from tests.rig import Rig, all_records
@@ -259,12 +263,12 @@ def test_a_connection_lost_after_the_effect(three: Rig, proxy: FaultProxy) -> No
     assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
 
 
-def garbled(body: bytes) -> Any:
+def garbled(body: bytes, code: int = 200) -> Any:
     """Let the request take effect, and answer nonsense."""
 
     def action(request: Any, forward: Callable[[], Answer], closing: Any) -> Answer:
         forward()
-        return Answer(200, [("Content-Type", "application/x-amz-json-1.0")], body)
+        return Answer(code, [("Content-Type", "application/x-amz-json-1.0")], body)
 
     return action
 
@@ -272,6 +276,11 @@ def garbled(body: bytes) -> Any:
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"", b"null", b"[]", b'{"Successful": null, "Failed": null}'])
 def test_an_answer_that_says_nothing(three: Rig, proxy: FaultProxy, body: bytes) -> None:
     proxy.rules.append(Rule(SEND, garbled(body), times=1))
+    assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
+
+
+def test_an_error_of_the_service_may_come_after_the_effect(three: Rig, proxy: FaultProxy) -> None:
+    proxy.rules.append(Rule(SEND, garbled(b'{"__type": "InternalFailure"}', 500), times=1))
     assert_resent(three, ["r1", "r2", "r3"], three.run(endpoint=proxy.url))
 
 
@@ -461,6 +470,59 @@ def test_stalled_after_the_send_was_marked_and_taken_over(three: Rig, proxy: Fau
     assert three.entry_states() == {"confirmed": 3}
     assert three.findings() == [("duplicate", "resent", "open")] * 3
     three.assert_books_balance()
+
+
+def test_a_lease_that_ends_before_a_call_would_sends_nothing(
+    three: Rig, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still lasts, but not for as long as a call may take, and nobody renews it."""
+    keepers: list[LeaseKeeper] = []
+
+    def keep_only(keeper: LeaseKeeper) -> None:
+        keepers.append(keeper)
+
+    def run_down(_: Any) -> None:
+        keepers[0]._renewed_s = clock.monotonic_s() - 3.3
+
+    monkeypatch.setattr(LeaseKeeper, "start", keep_only)
+    proxy.rules.append(Rule(on("PUT object"), callback(run_down), times=1))
+    report = three.run(endpoint=proxy.url, **SHORT)
+    assert (report.outcome, proxy.count("SendMessageBatch")) == ("failed", 0)
+    assert "lost its lease" in str(report.error)
+
+
+def test_what_is_confirmed_while_it_is_recovered_is_not_sent(three: Rig, proxy: FaultProxy) -> None:
+    """The run before has stalled, and learns that its messages were taken just before they are marked once more."""
+
+    def confirm(_: Any) -> None:
+        three.tell(
+            "INSERT INTO attempts (entry_id, number, fence, marked_at, answered_at, outcome, object_bytes, "
+            "object_etag, message_id) SELECT entry_id, number, fence, marked_at, ledger_now(), 'accepted', "
+            "object_bytes, object_etag, 'm' FROM open_attempts"
+        )
+        three.tell("DELETE FROM open_attempts")
+        three.tell("DELETE FROM payload_parts")
+
+    proxy.rules.append(Rule(SEND, drop_after_effect))
+    assert three.run(endpoint=proxy.url).outcome == "failed"
+    three.world.messages("reward-point")
+    proxy.rules[:] = [Rule(on("PUT object"), callback(confirm), times=1)]
+    report = three.run(endpoint=proxy.url)
+    assert (report.outcome, report.counts.recovered) == ("completed", 0)
+    assert three.world.messages("reward-point") == []
+    three.assert_books_balance()
+
+
+def test_what_a_consumer_has_taken_up_is_not_sent_again(three: Rig, proxy: FaultProxy) -> None:
+    """The answers are lost; of one job a consumer's receipt proves that it was sent."""
+    proxy.rules.append(Rule(SEND, drop_after_effect))
+    assert three.run(endpoint=proxy.url).outcome == "failed"
+    taken, *unheard = sorted(keys_of(three.world.messages("reward-point")))
+    with Store(three.url) as store:
+        receipts.take(store, "reward", bytes.fromhex(taken), "w", timedelta(minutes=1))
+    report = three.run()
+    assert (report.outcome, report.counts.recovered) == ("completed", 3)
+    assert sorted(keys_of(three.world.messages("reward-point"))) == unheard
 
 
 def test_nothing_is_answered_by_accident(proxy: FaultProxy) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.aws.objects import S3Objects
+from dispatch.aws.objects import ListedObject, S3Objects
 from dispatch.aws.queues import SqsQueues
 from dispatch.run import Cancellation
 from ledger import clock, evidence, outbox, receipts, reports
@@ -333,6 +333,26 @@ def test_case_19_an_old_orphan_is_tagged_and_nothing_else(world: World, rig: Rig
     assert_settled(rig, world)
 
 
+def test_an_orphan_that_an_entry_refers_to_by_now_is_left_alone(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the last look before it would be removed."""
+    dispatched(world, rig, "r1")
+    (good,) = world.objects()
+    rig.tell("CREATE TABLE put_aside AS SELECT * FROM entries")
+    rig.tell("DELETE FROM entries")
+    usual = S3Objects.find
+
+    def find(objects: S3Objects, bucket: str, key: str) -> ListedObject | None:
+        rig.tell("INSERT INTO entries SELECT * FROM put_aside ON CONFLICT DO NOTHING")
+        return usual(objects, bucket, key)
+
+    monkeypatch.setattr(S3Objects, "find", find)
+    document = rig.reconcile(cancellation=Cancellation(), delete_orphans=True)
+    assert found(document, "orphan_object") == [("orphan_object", "", "open", "")]
+    assert (list(world.objects()), tag_of(world, good)) == ([good], None)
+
+
 def test_an_orphan_that_comes_back_is_tagged_again(world: World, rig: Rig) -> None:
     dispatched(world, rig, "r1")
     world.s3.put_object(Bucket=world.bucket, Key=f"{PLACE}zzz.json", Body=b"{}")
@@ -608,6 +628,39 @@ def test_case_7_young_or_living_work_is_late_not_stuck(world: World, rig: Rig) -
     assert rig.reconcile(reconcile__grace="4m")["windows"][0]["left_alone"] is None
 
 
+def test_case_7_a_young_entry_of_an_old_window_is_late_not_stuck(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(booking("r1", AT % 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("dispatch.emit._SEND_TRIES_MAX", 1)
+        patch.setattr(SqsQueues, "send", lambda *given: [SendAnswer("failed", error="down") for _ in given[2]])
+        assert rig.run().outcome == "failed"
+    rig.tell("UPDATE runs SET finished_at = finished_at - interval '6 minutes'")
+    for age in ("UPDATE entries SET opened_at", "UPDATE attempts SET marked_at"):
+        document = rig.reconcile(reconcile__grace="4m")
+        assert document["windows"][0]["left_alone"] is None
+        assert (found(document, "unfinished"), rig.entry_states()) == ([], {"sending": 1})
+        rig.tell(f"{age} = ledger_now() - interval '6 minutes'")
+    document = rig.reconcile(reconcile__grace="4m")
+    assert found(document, "unfinished") == [("unfinished", "not_sent", "repaired", "completed")]
+    assert len(drained(world)) == 1
+
+
+def test_a_held_window_is_left_to_a_person(world: World, rig: Rig) -> None:
+    dispatched(world, rig, "r1")
+    world.s3.put_object(Bucket=world.bucket, Key=f"{PLACE}zzz.json", Body=b"{}")
+    world.put(booking("r2", AT % 5))
+    rig.tell("UPDATE windows SET held_at = ledger_now(), held_reason = 'somebody has to look'")
+    document = rig.reconcile()
+    assert (document["windows"][0]["held"], found(document)) == (True, [])
+    assert (tag_of(world, f"{PLACE}zzz.json"), len(drained(world))) == (None, 1)
+    assert found(rig.reconcile(release_hold=True)) == [
+        ("missed", "unknown", "repaired", "redispatched"),
+        ("orphan_object", "", "repaired", "tagged"),
+    ]
+
+
 def test_case_7_what_a_run_left_is_finished_once_its_lease_is_over(
     world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -784,6 +837,15 @@ def test_a_finding_that_a_person_has_acknowledged_is_still_repaired(world: World
     rig.reconcile(repair=False)
     rig.tell("UPDATE findings SET state = 'acknowledged', acknowledged_by = 'me', acknowledged_reason = 'seen'")
     assert found(rig.reconcile()) == [("missed", "unknown", "repaired", "redispatched")]
+
+
+def test_what_a_person_has_acknowledged_stays_so_however_often_it_is_seen(world: World, rig: Rig) -> None:
+    dispatched(world, rig, "r1")
+    world.update("r1", Amount=5)
+    assert found(rig.reconcile()) == [("changed_after_dispatch", "", "open", "")]
+    rig.tell("UPDATE findings SET state = 'acknowledged', acknowledged_by = 'me', acknowledged_reason = 'seen'")
+    for _ in range(2):
+        assert found(rig.reconcile()) == [("changed_after_dispatch", "", "acknowledged", "")]
 
 
 def test_a_duplicate_that_turns_out_prevented_is_acknowledged(world: World, rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.aws.queues import SqsQueues
 from ledger import history
-from ledger.errors import BusyError, DispatchLedgerError, GuardError, InputError
+from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError, InputError
 from ledger.facts import SendAnswer
 from ledger.instants import parse_window
 from ledger.plans import cancel_plan
@@ -346,6 +346,18 @@ def test_a_window_with_unfinished_entries(world: World, rig: Rig, monkeypatch: p
     assert sent(world) == [(1, ["r1"])]
     states = rig.rows("SELECT completed_at FROM windows")
     assert states == [(None,)], "a redo is no dispatch: the window is still owed"
+
+
+def test_a_plan_is_not_applied_while_an_entry_of_it_is_unfinished(
+    world: World, done: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = done.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(redo, "recover", lambda *_, **__: None)
+        applied = done.apply(plan)
+    assert (type(applied.error), applied.document["state"], sent(world)) == (CorruptError, "applying", [])
+    assert done.apply(plan).error is None
+    assert sent(world) == [(1, ["r1", "r2"]), (1, ["r3"]), (1, ["r4"])]
 
 
 def refuse(queues: Any, queue: Any, messages: Any, before_call: Any) -> list[SendAnswer]:

@@ -37,6 +37,7 @@ from ops.jobs import kinds, worker
 from ops.jobs.kinds import Kind, Outcome, Task, first_of
 from ops.jobs.sending import JobSender
 from ops.jobs.worker import Beat, Stop, Verdict, judge, lanes_of
+from tests.breaking import KilledError
 from tests.fault.windows import DUE, drained, fill
 from tests.job_kit import NOW, TIMING, JobRig
 from tests.rig import WINDOW, Rig
@@ -558,6 +559,29 @@ def test_killed_between_failing_a_job_and_putting_it_aside(bench: JobRig) -> Non
     (letter,) = bench.world.receive_all(bench.name("dead"))
     assert letter["Body"] == str(job)
     assert bench.count() == 0
+
+
+def test_killed_while_a_message_is_put_aside(bench: JobRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is put aside first, and deleted then: so it is never nowhere."""
+    bench.world.sqs.send_message(QueueUrl=bench.world.queue_url(bench.name("fast")), MessageBody="nonsense")
+    monkeypatch.setattr(bench.sender.control, "bury", killed)
+    with pytest.raises(KilledError):
+        bench.slot().step()
+    assert bench.count() == 1
+
+
+def test_killed_before_a_job_is_completed(bench: JobRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message comes back when the claim has run out; so does the job."""
+    job = bench.post("report", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "complete_job", killed)
+        with pytest.raises(KilledError):
+            bench.slot().step()
+    assert (bench.job(job).status, bench.count()) == ("processing", 1)
+
+
+def killed(*_: object) -> None:
+    raise KilledError
 
 
 def test_a_message_that_others_have_had_meanwhile_is_let_go(bench: JobRig) -> None:
