@@ -160,16 +160,28 @@ def claimed_elsewhen(store: Store, tenure: Tenure, record_ids: Sequence[str], wi
     return {unpacked_id(raw): booking_ns for raw, booking_ns in rows}
 
 
-def list_worked(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> list[Difference]:
-    """Return which of these occurrences' jobs have been worked to their end."""
+class Over(msgspec.Struct, frozen=True):
+    """An occurrence, by its place among those asked for, whose last job will not be worked any more.
+
+    Attributes:
+        state: of that job's receipt: `completed`, or `superseded` by a redo that did not take this record along.
+    """
+
+    place: int
+    entry_id: UUID
+    state: str
+
+
+def list_over(store: Store, tenure: Tenure, occurrences: Sequence[Occurrence]) -> list[Over]:
+    """Return which of these occurrences' last jobs will not be worked any more."""
     parameters = occurrence_arrays(tenure, occurrences)
     rows = store.transaction(lambda connection: connection.execute(sql("stale_receipts"), parameters).fetchall())
-    return [Difference(*row) for row in rows]
+    return [Over(*row) for row in rows]
 
 
-def has_completed_receipts(store: Store, tenure: Tenure) -> bool:
-    """Say whether any job of the window has been worked to its end."""
-    query = "SELECT EXISTS (SELECT 1 FROM receipts WHERE window_id = %s AND state = 'completed')"
+def has_ended_receipts(store: Store, tenure: Tenure) -> bool:
+    """Say whether any job of the window was worked to its end, or replaced by a redo."""
+    query = "SELECT EXISTS (SELECT 1 FROM receipts WHERE window_id = %s AND state IN ('completed', 'superseded'))"
     row = store.transaction(lambda connection: connection.execute(query, (tenure.window_id,)).fetchone())
     return bool(row and row[0])
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -39,18 +40,18 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 def compare_source(rescan: Rescan) -> None:
     """Read the window once, page by page, and note what differs from the ledger; the books become the coverage."""
     run = rescan.run
-    worked = evidence.has_completed_receipts(run.store, run.tenure)
+    over = evidence.has_ended_receipts(run.store, run.tenure)
     for page in one_ahead(run.source.pages(run.tenure.window, run.page_size)):
         run.checkpoint()
         run.counts.pages += 1
         unchanged, rest = _set_apart(rescan, page.items)
-        promised = [found for item in unchanged if (found := sighted(item, run.rules))] if worked else []
+        promised = [found for item in unchanged if (found := sighted(item, run.rules))] if over else []
         if rest:
             sifted = sift(run, msgspec.structs.replace(page, items=rest))
             promised += _look_at_due(rescan, sifted.candidates)
             _look_at_unusable(rescan, sifted.bad)
-        if worked:
-            _look_at_worked(rescan, promised)
+        if over:
+            _look_at_over(rescan, promised)
         run.progress()
     run.counts.already_claimed = run.counts.due - rescan.unclaimed
 
@@ -196,17 +197,31 @@ def _changed(record_id: str, booking_ns: int, content: str, entry_id: object) ->
     )
 
 
-def _look_at_worked(rescan: Rescan, occurrences: Sequence[Occurrence]) -> None:
-    """Note which records still wait although their job was worked to its end."""
+def _look_at_over(rescan: Rescan, occurrences: Sequence[Occurrence]) -> None:
+    """Note which records still wait although their job was worked to its end, or will never be.
+
+    A redo replaces a job and leaves out its records that are not due. One that is due again afterwards has no job, and
+    is not sent by itself: consumers that keep no receipts may have worked the job before it was replaced.
+    """
     run = rescan.run
-    worked = {occurrences[one.place]: one.entry_id for one in evidence.list_worked(run.store, run.tenure, occurrences)}
-    seen = []
-    for record in _still_due(rescan, list(worked)):
-        sighting = _sighting(rescan, record)
-        entry_id = worked[record.occurrence]
-        detail: dict[str, object] = {"booking_time": sighting.booking_time, "worked_by": str(entry_id)}
-        seen.append(Seen(sighting.subject, None, detail, record_id=record.record_id, entry_id=entry_id))
-    findings.record_seen(run.store, run.tenure, "stale_source_status", seen)
+    found = {occurrences[one.place]: one for one in evidence.list_over(run.store, run.tenure, occurrences)}
+    here = evidence.list_here(run.store, run.tenure, [one.entry_id for one in found.values()])
+    worked, replaced = [], []
+    for record in _still_due(rescan, list(found)):
+        one, sighting = found[record.occurrence], _sighting(rescan, record)
+        if one.state == "completed":
+            detail: dict[str, object] = {"booking_time": sighting.booking_time, "worked_by": str(one.entry_id)}
+            worked.append(Seen(sighting.subject, None, detail, record_id=record.record_id, entry_id=one.entry_id))
+        elif one.entry_id in here and not rescan.is_late(sighting.changed_at):
+            replaced.append(_replaced(record, one.entry_id))
+    findings.record_seen(run.store, run.tenure, "stale_source_status", worked)
+    findings.record_seen(run.store, run.tenure, "changed_after_dispatch", replaced)
+
+
+def _replaced(record: Record, entry_id: UUID) -> Seen:
+    seen = _changed(record.record_id, record.booking_ns, str(record.fingerprint), entry_id)
+    detail = {**seen.detail, "replaced": True, "mend": "redo plan --record, then redo apply"}
+    return msgspec.structs.replace(seen, detail=detail)
 
 
 def _look_at_unusable(rescan: Rescan, bad: Sequence[BadRecord]) -> None:

@@ -229,10 +229,12 @@ def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> bool:
         GuardError: when anything that the plan has seen has moved; it is stale then.
         BusyError: when a consumer is working right now on a job that would be replaced.
     """
+    first: list[_Seen] = []
 
     def work(connection: Connection) -> _Seen | None:
-        if plans.read_plan(connection, dispatcher.settings.pipeline, plan.id).state == "applying":
-            return None  # begun by a run that died, or the answer was lost
+        now = plans.read_plan(connection, dispatcher.settings.pipeline, plan.id)
+        if now.state == "applying":  # begun by a run that died; or by this one, and the answer was lost
+            return first[-1] if now.run_id == run.tenure.run_id else None
         seen = _look(connection, dispatcher, plan.window, plan.scope, run.checkpoint)
         if seen.amount.hash != plan.hash:
             raise _MovedError(_what_moved(plan, seen.amount))
@@ -247,6 +249,7 @@ def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> bool:
                 "has ended or its claim has run out, then apply again"
             )
         plans.begin_plan(connection, run.tenure, plan.id, by)
+        first.append(seen)
         return seen
 
     try:

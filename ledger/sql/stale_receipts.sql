@@ -1,5 +1,6 @@
--- Of these occurrences, by their place in the list, from 0, those whose job was worked to its end, with that job's entry.
-SELECT sighted.place - 1, entries.id
+-- Of these occurrences, by their place in the list, from 0, those whose last job was worked to its end, or will never be worked
+-- because a redo has replaced it, with that job's entry and which of the two it is.
+SELECT sighted.place - 1, entries.id, receipts.state
 FROM unnest(%(booking_ns)s::bigint[], %(record_ids)s::bytea[])
      WITH ORDINALITY AS sighted (booking_ns, record_id, place)
 CROSS JOIN LATERAL (
@@ -10,4 +11,4 @@ CROSS JOIN LATERAL (
 ) AS claim
 JOIN entries ON entries.id = claim.entry_id
 JOIN receipts ON receipts.pipeline_id = %(pipeline_id)s AND receipts.idempotency_key = entries.idempotency_key
-WHERE receipts.state = 'completed'
+WHERE receipts.state IN ('completed', 'superseded')

@@ -515,7 +515,9 @@ def test_a_replaced_job_is_never_overdue_and_proves_nothing(world: World, rig: R
     if taken:
         work(rig, "failed")
     supersede(rig)
-    assert found(rig.reconcile(reconcile__receipt_within="0s")) == []
+    document = rig.reconcile(reconcile__receipt_within="0s")
+    assert found(document) == [("changed_after_dispatch", "", "open", "")], "but it still waits, and has no other job"
+    assert document["windows"][0]["findings"][0]["detail"]["replaced"] is True
 
 
 @pytest.mark.parametrize(

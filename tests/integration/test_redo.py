@@ -479,3 +479,22 @@ def test_the_story_of_a_window_tells_of_its_plans(done: Rig) -> None:
     events = [one["event"] for one in story["events"] if one["event"].startswith("redo")]
     assert events == ["redo planned", "redo planned", "redo begun", "redo applied", "redo stale"]
     assert story["state"] == "dispatched", "a refused redo leaves the window as it was"
+
+
+def test_a_record_that_is_due_again_after_a_redo_left_it_out(world: World, done: Rig) -> None:
+    """Its job was replaced while it was cancelled, so nobody will work it: a person is told, and can send it alone."""
+    world.put(booking("r2", AT % 2, member=1, RewardStatus="Cancelled"))
+    assert done.apply(done.plan(groups=[GROUP % 1])).error is None
+    assert sent(world) == [(1, ["r1"])]
+    assert done.reconcile()["open"] == 0
+    world.put(booking("r2", AT % 2, member=1))
+    seen = done.reconcile()
+    (finding,) = [one for one in seen["windows"][0]["findings"] if one["state"] == "open"]
+    assert (finding["kind"], finding["record_id"]) == ("changed_after_dispatch", "r2")
+    assert finding["detail"]["replaced"] is True
+    assert sent(world) == [], "consumers that keep no receipts may have worked it before"
+    assert done.reconcile()["open"] == 1
+    assert done.apply(done.plan(records=("r2",))).open_findings == 0
+    assert sent(world) == [(1, ["r2"])]
+    assert done.reconcile()["open"] == 0
+    done.assert_books_balance()

@@ -86,7 +86,10 @@ def begun(rig: Rig) -> tuple[str, Any]:
 
 def check(rig: Rig, broken: Break) -> None:
     pipeline, plan = planned(rig)
-    apply(rig, pipeline, plan, broken)
+    first = apply(rig, pipeline, plan, broken)
+    if first is not None and first.error is None:
+        books = [first.document["run"][name] for name in ("evaluated", "due", "claimed", "entries", "confirmed")]
+        assert books == [3, 3, 3, 2, 2], broken.where
     applied = apply(rig, pipeline, plan, Death())
     assert applied.error is None, (broken.where, applied.error)
     assert (applied.document["state"], applied.document["run"]["outcome"]) == ("applied", "completed")

@@ -363,11 +363,14 @@ def _worked_once(evidence: Evidence, occurrence: Occurrence, generations: dict[i
 
 
 def _was_given_up(evidence: Evidence, occurrence: Occurrence) -> bool:
-    """Say whether a redo could replace a job without sending this again: it was not due then, and is not due now."""
+    """Say whether a redo could replace a job without sending this again: it was not due then.
+
+    If it is due again by now, a finding must say so.
+    """
     versions = evidence.source.histories[occurrence[0]]
     is_due = [one.is_due and one.is_usable and one.occurrence == occurrence for one in versions]
     begun = [at for _, at, _ in evidence.plans]
-    return not is_due[-1] and any(
+    return any(
         not due and _was_between(one, at - _IN_ONE_TRANSACTION, at)
         for one, due in zip(versions, is_due, strict=True)
         for at in begun
@@ -415,9 +418,12 @@ def _wanted(evidence: Evidence, version: Version) -> Iterator[str]:
         return
     assert version.item is not None
     sent = [one for one in evidence.records_of(generations[max(generations)]) if one["Id"] == version.item["Id"]["S"]]
+    state = evidence.state_of(generations[max(generations)])
     if not version.is_usable or sent != [plain(version.item)]:
         yield "changed_after_dispatch"
-    if version.is_usable and any(evidence.state_of(one) == "completed" for one in generations.values()):
+    if version.is_usable and state == "superseded":
+        yield "changed_after_dispatch"  # it was not due when its job was replaced, and is again: a person decides
+    if version.is_usable and state == "completed":
         yield "stale_source_status"
 
 

@@ -401,12 +401,7 @@ class Oracle:
             for claim in one.claims:
                 if claim not in latest or latest[claim].generation < one.generation:
                     latest[claim] = one
-        completed = {
-            key
-            for (key,) in self.database.ask(
-                "SELECT encode(idempotency_key, 'hex') FROM receipts WHERE state = 'completed'"
-            )
-        }
+        completed, superseded = self._receipts("completed"), self._receipts("superseded")
         bad: set[str] = set()
         changed: set[str] = set()
         stale: set[str] = set()
@@ -419,11 +414,15 @@ class Oracle:
             if not records.is_usable(item):
                 (bad if sent is None else changed).add(identity)
             elif sent is not None:
-                if not self._was_sent_so(sent, item):
+                if not self._was_sent_so(sent, item) or sent.key in superseded:
                     changed.add(identity)
                 if sent.key in completed:
                     stale.add(identity)
         return {"bad_record": bad, "changed_after_dispatch": changed, "stale_source_status": stale}
+
+    def _receipts(self, state: str) -> set[str]:
+        query = "SELECT encode(idempotency_key, 'hex') FROM receipts WHERE state = %s"
+        return {key for (key,) in self.database.ask(query, state)}
 
     def _was_sent_so(self, one: Entry, item: Item) -> bool:
         stored = self.world.objects.get(one.object_key)

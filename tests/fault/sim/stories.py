@@ -105,7 +105,7 @@ class _Source:
         item = self.history.world.table.read(identity, self.history.scheduler.now_s)
         if item is None:
             return
-        match chance.choice(["move", "move", "edit", "cancel", "mend", "remove"]):
+        match chance.choice(["move", "move", "edit", "cancel", "wait", "mend", "remove"]):
             case "move":
                 at = self._time()
                 item = {**item, "BookingDateUTC": {"S": at[:10]}, "BookingTimeUTC": {"S": at}}
@@ -113,6 +113,8 @@ class _Source:
                 item = {**item, "Amount": {"N": str(chance.randint(1, 99))}}
             case "cancel":
                 item = {**item, "RewardStatus": {"S": "Cancelled"}}
+            case "wait":
+                item = {**item, "RewardStatus": {"S": records.DUE}}
             case "mend":
                 item = {**item, "MemberId": {"N": "1"}, "RewardType": {"S": "Point"}, "ShopId": {"N": "101"}}
             case "remove":
