@@ -155,16 +155,26 @@ def end_postgres_at_once(state_dir: Path) -> None:
 
     For a process that must not wait any more; every other one leaves the block of `embedded_postgres`.
     """
-    state = state_dir.resolve()
-    signpost = os.geteuid() == 0 and (state / "pg").is_symlink()
-    data_dir = SYSTEM_DIR / _digest(state) if signpost else state / "pg"
-    cluster = _Cluster(Path(), bin_is_ours=False, data_dir=data_dir, socket_dir=_socket_dir(data_dir), account=None)
+    cluster = _existing(state_dir)
     for request in (signal.SIGQUIT, signal.SIGKILL):
         pid = _find_postmaster(cluster)
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, request)
-            _await_end(pid, data_dir, AT_ONCE_WAIT_S)
+            _await_end(pid, cluster.data_dir, AT_ONCE_WAIT_S)
+
+
+def postgres_pid(state_dir: Path) -> int | None:
+    """Return the process id of the living server of `state_dir`, if there is one; asks the system, not the server."""
+    return _find_postmaster(_existing(state_dir))
+
+
+def _existing(state_dir: Path) -> _Cluster:
+    """Return where the server of a state folder is, for who only looks for it or ends it."""
+    state = state_dir.resolve()
+    signpost = os.geteuid() == 0 and (state / "pg").is_symlink()
+    data_dir = SYSTEM_DIR / _digest(state) if signpost else state / "pg"
+    return _Cluster(Path(), bin_is_ours=False, data_dir=data_dir, socket_dir=_socket_dir(data_dir), account=None)
 
 
 def _bring_up(cluster: _Cluster) -> None:

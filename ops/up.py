@@ -17,14 +17,14 @@ from typing import Any, Final, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
-from dispatch.aws.embedded import embedded_aws, end_aws_at_once
+from dispatch.aws.embedded import aws_pid, embedded_aws, end_aws_at_once
 from dispatch.aws.sandbox import Sandbox
 from dispatch.aws.session import Session
 from dispatch.items import Item
 from dispatch.run import Cancellation
 from ledger import clock
-from ledger.embedded import end_postgres_at_once
-from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError
+from ledger.embedded import end_postgres_at_once, postgres_pid
+from ledger.errors import BusyError, CancelledError, DispatchLedgerError, InputError, UnavailableError
 from ledger.instants import Window
 from ledger.processes import kill_descendants
 from ledger.settings import Settings, env_name
@@ -36,6 +36,7 @@ _BUCKET = "dispatch-ledger-up"
 _FOLDER = "up"
 _NAME_WIDTH = 10
 _END_S = 30.0
+_LOOK_S = 0.5
 _ANY_KEY = "embedded"  # the emulator takes any credentials
 
 
@@ -48,6 +49,7 @@ class Scene:
         left_alone: keys of the user's settings that name something real, which is not touched.
         window: the hour to look at, closed already.
         sampled: whether the seed records are wanted in a table that is empty.
+        postgres, aws: the process ids of the two servers.
     """
 
     settings: Settings
@@ -58,6 +60,8 @@ class Scene:
     cancellation: Cancellation = field(default_factory=Cancellation)
     database_url: str | None = None
     endpoint_url: str | None = None
+    postgres: int | None = None
+    aws: int | None = None
     region: str = ""
     samples: int = 0
     summary: schedule.Summary = field(default_factory=schedule.Summary)
@@ -115,15 +119,49 @@ def play(scene: Scene, cancellation: Cancellation) -> None:
 
     Raises:
         InputError: when the settings name what cannot be used together.
-        UnavailableError: when a part does not start or end.
+        UnavailableError: when a part does not start or end, or a server that the others need has ended by itself.
     """
     scene.cancellation = cancellation
     with ExitStack() as started, suppress(CancelledError):
+        _start_and_wait(scene, started)
+    scene.console.print(f"Ended. All of it is kept in {scene.home} for the next time.", soft_wrap=True)
+
+
+def _start_and_wait(scene: Scene, started: ExitStack) -> None:
+    """Start every part, and wait until a signal asks for the end, or a server that the parts need has ended.
+
+    Raises:
+        UnavailableError: when one has; nothing that runs here can go on with another one.
+    """
+    cancellation = scene.cancellation
+    try:
         for part in PARTS:
             cancellation.check()
             started.enter_context(part(scene))
-        schedule.wait_for_end(cancellation)
-    scene.console.print(f"Ended. All of it is kept in {scene.home} for the next time.", soft_wrap=True)
+        while not clock.wait_s(_LOOK_S, cancellation.asked):
+            if gone := _gone(scene):
+                raise UnavailableError(gone)
+    except DispatchLedgerError as error:
+        gone = "" if cancellation.is_asked else _gone(scene)
+        cancellation.ask(signal.SIGTERM)  # what is at work stops at its next safe point
+        if gone:
+            raise UnavailableError(gone) from error
+        raise
+
+
+def _gone(scene: Scene) -> str:
+    """Say which server has ended, and what to do; nothing while each is the one that was started.
+
+    Another one in its place, made by whoever needed it first, does not have what this one had in memory.
+    """
+    if scene.postgres != (scene.postgres and postgres_pid(scene.home)):
+        return "the embedded PostgreSQL has ended; run `dispatch-ledger up` again, it recovers what was begun"
+    if scene.aws != (scene.aws and aws_pid(scene.home)):
+        return (
+            "the embedded AWS has ended; run `dispatch-ledger up` again, it begins with the tables and queues of the "
+            "last orderly end"
+        )
+    return ""
 
 
 def end_at_once(scene: Scene) -> None:
@@ -188,7 +226,7 @@ def _ledger(scene: Scene) -> Iterator[None]:
         scene.say("untouched", f"what {' and '.join(scene.left_alone)} name: up has a ledger and an AWS of its own")
     scene.say("place", f"{scene.home}, kept for the next time")
     with wiring.database(scene.settings) as url, wiring.ledger(scene.settings):  # the second brings the schema up
-        scene.database_url = url
+        scene.database_url, scene.postgres = url, postgres_pid(scene.home)
         scene.say("ledger", url)
         yield
 
@@ -196,7 +234,7 @@ def _ledger(scene: Scene) -> Iterator[None]:
 @contextmanager
 def _aws(scene: Scene) -> Iterator[None]:
     with embedded_aws(scene.home) as endpoint:
-        scene.endpoint_url = endpoint
+        scene.endpoint_url, scene.aws = endpoint, aws_pid(scene.home)
         session = Session(endpoint, scene.settings.aws.region, embedded=True)
         scene.region = session.region
         bucket = scene.settings.objects.bucket or _BUCKET

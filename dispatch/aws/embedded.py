@@ -100,6 +100,12 @@ def end_aws_at_once(state_dir: Path) -> None:
         _within(_AT_ONCE_WITHIN_S, lambda: not _runs(server))
 
 
+def aws_pid(state_dir: Path) -> int | None:
+    """Return the process id of the living emulator of `state_dir`, if there is one; asks the system, not it."""
+    server = _recorded((state_dir / "aws").resolve())
+    return server.pid if server is not None and _runs(server) else None
+
+
 def _leave(home: Path, clients: IO[bytes]) -> None:
     """Give up this process's share, and stop the server when it was the last one."""
     with _start_lock(home):

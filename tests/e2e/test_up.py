@@ -120,6 +120,17 @@ def test_it_dispatches_and_a_second_terminal_sees_it(bare: Product, place: Path)
     assert not (place / ".dispatch-ledger" / "up.env").exists()
 
 
+def test_a_server_that_is_killed_ends_all_of_it_with_a_word(bare: Product, place: Path) -> None:
+    with start(bare) as running:
+        said(running)
+        pid_file = place / ".dispatch-ledger" / "pg" / "postmaster.pid"
+        os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+        done = running.done().ended(1)
+    assert done.err.splitlines()[-1].startswith("error: the embedded PostgreSQL has ended; run `dispatch-ledger up`")
+    assert "Traceback" not in done.err
+    assert at_work_in(place) == []
+
+
 STEPS = {"initdb": "pg.init-*/base/1/*", "the emulator starts": "aws/server.json"}
 
 

@@ -138,6 +138,32 @@ def test_a_part_that_fails_ends_those_before(tmp_path: Path, monkeypatch: pytest
     assert recorder.seen == ["+b", "-outer"]
 
 
+@pytest.mark.parametrize("now", [None, 8], ids=["gone", "another"])
+@pytest.mark.parametrize(("server", "name"), [("postgres", "PostgreSQL"), ("aws", "AWS")])
+@pytest.mark.parametrize("during_start", [False, True])
+def test_a_server_that_has_ended_ends_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, name: str, now: int | None, *, during_start: bool
+) -> None:
+    recorder, looks = Recorder(Cancellation()), [now, now, 7, 7]
+    monkeypatch.setattr(up, "_LOOK_S", 0.001)
+    monkeypatch.setattr(up, "postgres_pid", lambda _: 7)
+    monkeypatch.setattr(up, "aws_pid", lambda _: 7)
+    monkeypatch.setattr(up, f"{server}_pid", lambda _: now if during_start else looks.pop())
+
+    @contextmanager
+    def outer(scene: up.Scene) -> Iterator[None]:
+        scene.postgres = scene.aws = 7
+        try:
+            yield
+        finally:
+            recorder.seen.append(f"-outer, asked to stop: {recorder.cancellation.is_asked}")
+
+    monkeypatch.setattr(up, "PARTS", [outer, *[recorder.part("b", fails=True)] * during_start])
+    with pytest.raises(UnavailableError, match=f"the embedded {name} has ended; run `dispatch-ledger up` again"):
+        up.play(scene(loaded(tmp_path)), recorder.cancellation)
+    assert recorder.seen[-1] == "-outer, asked to stop: True"
+
+
 def test_the_seven_in_another_hour() -> None:
     """Across midnight: times and date move together; nothing else does."""
     moved = {item["Id"]["S"]: item for item in samples.seed_items_for(parse_window("2026-11-29T23:00:00Z"))}
