@@ -1,6 +1,8 @@
 """Puts the ids of jobs on their queues: at once where that works, later by the relay where it did not."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID
 
@@ -28,6 +30,9 @@ class JobSender:
 
     After a send that failed, the next ones within five seconds are left to the relay without being tried: whoever asks
     for a job does not wait for a queue that is down.
+
+    Attributes:
+        failing: the lanes whose queue did not do what it was last asked for.
     """
 
     def __init__(self, control: ControlQueues, settings: JobsSettings) -> None:
@@ -35,6 +40,7 @@ class JobSender:
         self._names: dict[Lane, str] = {"fast": settings.queue, "slow": settings.slow_queue}
         self._queues: dict[Lane, ControlQueue] = {}
         self._rest_until_s = 0.0
+        self.failing: set[Lane] = set()
 
     def queue(self, lane: Lane) -> ControlQueue:
         """Return the queue of a lane, found when first needed; that may take a minute when SQS hangs.
@@ -44,7 +50,8 @@ class JobSender:
             UnavailableError: when SQS does not answer.
         """
         if lane not in self._queues:
-            self._queues[lane] = self.control.resolve(self._names[lane], _KEYS[lane])
+            with self._asking(lane):
+                self._queues[lane] = self.control.resolve(self._names[lane], _KEYS[lane])
         return self._queues[lane]
 
     def found(self, lane: Lane) -> ControlQueue | None:
@@ -57,7 +64,8 @@ class JobSender:
         if queue is None or clock.monotonic_s() < self._rest_until_s:
             return False
         try:
-            self.control.send(queue, str(job_id), delay)
+            with self._asking(lane):
+                self.control.send(queue, str(job_id), delay)
             jobs.note_sent(store, [job_id])
         except DispatchLedgerError as error:
             self._rest_until_s = clock.monotonic_s() + _REST_S
@@ -74,11 +82,19 @@ class JobSender:
         sent: list[UUID] = []
         try:
             for job_id, lane in jobs.take_unsent(store, pipeline, _RELAYED_MAX):
-                self.control.send(self.queue(lane), str(job_id))
+                queue = self.queue(lane)
+                with self._asking(lane):
+                    self.control.send(queue, str(job_id))
                 sent.append(job_id)
         finally:
             jobs.note_sent(store, sent)
         return len(sent)
+
+    @contextmanager
+    def _asking(self, lane: Lane) -> Iterator[None]:
+        self.failing.add(lane)
+        yield
+        self.failing.discard(lane)
 
 
 def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: str) -> None:
@@ -91,7 +107,8 @@ def relay_until(stop: threading.Event, sender: JobSender, url: str, pipeline: st
                     sender.queue(lane)
                 if relayed := sender.relay(store, pipeline):
                     LOG.info("job ids relayed", jobs=relayed)
-                outage.over()
+                if not sender.failing:  # a round with nothing to send tells nothing of a queue that was down
+                    outage.over()
             except DispatchLedgerError as error:
                 outage.met(str(error))
                 clock.wait_s(_REST_S, stop)

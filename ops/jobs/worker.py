@@ -153,11 +153,11 @@ class Beat:
             while not clock.wait_s(self._next_s(), self._over):
                 try:
                     self._beat(store)
+                    if self.stop in {"cancelled", "lost"}:
+                        return
                     self._outage.over()
                 except DispatchLedgerError as error:
                     self._outage.met(str(error))
-                if self.stop in {"cancelled", "lost"}:
-                    return
 
     def _next_s(self) -> float:
         """Return how long to wait for the next beat, or until the job has had its time."""

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatch.aws.control import ControlQueues
-from ledger.errors import UnavailableError
+from ledger.errors import CancelledError, UnavailableError
 from ledger.store import Store
-from ops.jobs import kinds
+from ops.jobs import kinds, sending
 from ops.jobs.kinds import Kind, Outcome, Task
 from ops.jobs.worker import Slot
 from tests.breaking import Database
@@ -79,6 +79,56 @@ def test_the_queue_is_away_for_a_while(bench: JobRig, monkeypatch: pytest.Monkey
         until(lambda: "worker goes on" in said(lines, "worker goes on"), "it says so")
     assert said(lines, "worker waits", "worker goes on") == ["worker waits", "worker goes on"]
     assert bench.job(job).attempts == 1
+
+
+def test_only_a_round_that_has_reached_the_queue_ends_its_outage(
+    bench: JobRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_REST_S", 0.001)
+    monkeypatch.setattr(sending, "RELAY_EVERY_S", 0.001)
+    job = bench.post("report", {}, send=False)
+    bench.rig.tell("UPDATE jobs SET relay_at = ledger_now()")
+    rounds, stop, usual_take = Counter[str](), threading.Event(), sending.jobs.take_unsent
+
+    def take(*arguments: Any) -> Any:
+        taken = usual_take(*arguments)
+        rounds["with some" if taken else "empty"] += 1
+        return taken
+
+    monkeypatch.setattr(sending.jobs, "take_unsent", take)
+    relay = threading.Thread(
+        target=sending.relay_until, args=(stop, bench.sender, bench.rig.url, "reward"), daemon=True
+    )
+    begins, ends = "job ids are not relayed; jobs wait in the ledger", "job ids are relayed again"
+    with capture_logs() as lines:
+        with pytest.MonkeyPatch.context() as down:
+            down.setattr(ControlQueues, "send", failing(1000, ControlQueues.send))
+            relay.start()
+            until(lambda: rounds["with some"] == 1 and rounds["empty"] > 3, "rounds with nothing to send")
+            assert said(lines, begins, ends) == [begins]
+        bench.rig.tell("UPDATE jobs SET relay_at = ledger_now()")
+        until(lambda: said(lines, ends), "it is over")
+        with pytest.MonkeyPatch.context() as down:
+            down.setattr(sending.jobs, "take_unsent", failing(3, take))
+            until(lambda: len(said(lines, ends)) == 2, "the ledger answers again: nothing to send is enough")
+        stop.set()
+        relay.join(30)
+    assert said(lines, begins, ends) == [begins, ends] * 2
+    assert bench.job(job).sent_at is not None
+
+
+@pytest.mark.parametrize("stop", ["lost", "cancelled"])
+def test_a_job_that_is_gone_is_not_kept_again(bench: JobRig, monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
+    monkeypatch.setattr(sending.jobs, "renew_claim", failing(2, lambda *_: stop))
+
+    def work(task: Task) -> Outcome:
+        assert task.dispatcher.cancellation.asked.wait(30)
+        raise CancelledError(15)
+
+    bench.post("report", {})
+    with capture_logs() as lines, doing(work):
+        assert bench.slot().step()
+    assert said(lines, "job in hand is not kept", "job in hand is kept again") == ["job in hand is not kept"]
 
 
 def test_the_ledger_is_away_while_a_job_is_worked_on(bench: JobRig, database: Database) -> None:
