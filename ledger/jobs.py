@@ -146,7 +146,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 def job_document(job: Job) -> Document:
-    """Return a job as every list and answer shows it."""
+    """Return a job as every list and answer shows it; why it waits or has failed is no error while it is worked on."""
     return {
         "job_id": str(job.id),
         "kind": job.kind,
@@ -155,7 +155,7 @@ def job_document(job: Job) -> Document:
         "attempts": job.attempts,
         "heartbeat_at": plain(job.heartbeat_at),
         "result": None if job.result is None else msgspec.Raw(job.result.encode()),
-        "error": job.error,
+        "error": job.error if job.status in {"pending", "failed"} else None,
         "params": msgspec.Raw(job.params.encode()),
         "queue": job.queue,
         "follows": plain(job.follows),
@@ -249,10 +249,14 @@ def _refusal(connection: Connection, parameters: Row) -> Refused:
 def renew_claim(
     store: Store, held: Held, lease: timedelta, done: int, total: int | None
 ) -> Literal["held", "lost", "cancelled"]:
-    """Renew a claim and note how far the work has come; says whether the job is still this worker's."""
+    """Renew a claim and note how far the work has come; says whether the job is still this worker's.
+
+    What an earlier attempt has told is kept until this one has come as far.
+    """
     update = (
         "UPDATE jobs SET heartbeat_at = ledger_now(), expires_at = ledger_now() + %(lease)s::interval, "
-        "done = %(done)s, total = %(total)s WHERE id = %(id)s AND claim = %(claim)s AND status = 'processing' "
+        "done = greatest(done, %(done)s), total = coalesce(%(total)s, total) "
+        "WHERE id = %(id)s AND claim = %(claim)s AND status = 'processing' "
         "RETURNING id"
     )
     parameters = {**held.key(), "lease": lease, "done": done, "total": total}
@@ -346,16 +350,14 @@ def fail_job(store: Store, held: Held, error: str, result: bytes | None) -> None
     _end(store, held, update, parameters, "failed")
 
 
-def hand_back(
-    store: Store, held: Held, *, queue: Lane, delay: timedelta, counts: bool, error: str | None = None
-) -> None:
+def hand_back(store: Store, held: Held, *, queue: Lane, delay: timedelta, counts: bool, error: str) -> None:
     """Give a job back to wait for another worker; safe to repeat. Its id has to be put on the queue again.
 
     Args:
         queue: where it waits now.
         delay: how long the sender of its id makes it wait; after that, and a little more, the relay sends it.
         counts: whether this was an attempt; not when the window was busy, the worker was stopped, or the job moved.
-        error: why the attempt failed.
+        error: why the attempt failed, or what the job waits for.
 
     Raises:
         ClaimLostError: when the job is no longer this worker's.
@@ -370,7 +372,7 @@ def hand_back(
         "queue": queue,
         "relay_after": delay + RELAY_AFTER,
         "uncounted": 0 if counts else 1,
-        "error": None if error is None else _line(error),
+        "error": _line(error),
     }
     _end(store, held, update, parameters, "pending")
 

@@ -323,7 +323,7 @@ class Slot:
                         beat.ask("stopped")
                     outcome, result = self._attempt(job, held, beat)
                 verdict = judge(job, outcome.error, beat.stop, self._worker.timing.pause)
-                self._end(_InHand(received, job, held, beat), verdict, str(outcome.error or ""), result)
+                self._end(_InHand(received, job, held, beat), verdict, _reason(outcome.error, beat.stop), result)
             finally:
                 self._beat = None
 
@@ -393,7 +393,7 @@ class Slot:
                     queue=verdict.lane,
                     delay=verdict.delay,
                     counts=verdict.counts,
-                    error=reason if verdict.counts else None,
+                    error=reason,
                 )
 
     def _let_go(self, hand: "_InHand", verdict: Verdict, reason: str) -> None:
@@ -418,6 +418,16 @@ class _InHand:
     job: Job
     held: Held
     beat: Beat
+
+
+def _reason(error: DispatchLedgerError | None, stop: Stop | None) -> str:
+    """Say what kept the attempt from being all of the work."""
+    if isinstance(error, CancelledError):
+        return {
+            "moved": "it has taken longer than jobs.fast_limit, and goes on on the slow queue",
+            "stopped": "its worker was stopped",
+        }.get(stop or "", str(error))
+    return str(error or "")
 
 
 def _job_id(body: str) -> UUID | None:

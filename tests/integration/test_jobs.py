@@ -184,7 +184,7 @@ def late_writes(store: Store, held: Held) -> list[Callable[[], None]]:
         lambda: jobs.add_part(store, held, "w", b"{}"),
         lambda: jobs.complete_job(store, held, None, b"[]", (9, 9)),
         lambda: jobs.fail_job(store, held, "no", None),
-        lambda: jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False),
+        lambda: jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False, error="not now"),
     ]
 
 
@@ -217,7 +217,7 @@ def test_cancelled_in_every_state_it_stays_so(store: Store) -> None:
 def test_three_attempts_and_no_more(store: Store) -> None:
     job = create(store)
     for attempt in (1, 2, 3):
-        jobs.hand_back(store, claim(store, job), queue="fast", delay=SOON, counts=False)
+        jobs.hand_back(store, claim(store, job), queue="fast", delay=SOON, counts=False, error="not now")
         held = claim(store, job)
         assert now(store, job).attempts == attempt, "handed back uncounted is no attempt"
         if attempt < 3:
@@ -236,6 +236,34 @@ def test_three_attempts_and_no_more(store: Store) -> None:
         jobs.complete_job(store, held, None, b"{}", (0, 0))
 
 
+def test_a_waiting_job_says_why_and_one_in_work_does_not(store: Store) -> None:
+    job = create(store)
+    for reason in ("window busy", "worker stopped"):
+        jobs.hand_back(store, claim(store, job), queue="fast", delay=SOON, counts=False, error=reason)
+        assert jobs.job_document(now(store, job))["error"] == reason
+        (listed,) = jobs.list_jobs(store, "reward", Wanted())["jobs"]
+        assert listed["error"] == reason
+    held = claim(store, job)
+    assert jobs.job_document(now(store, job))["error"] is None
+    jobs.complete_job(store, held, None, b"{}", (0, 0))
+    assert jobs.job_document(now(store, job))["error"] is None
+    other = create(store)
+    jobs.hand_back(store, claim(store, other), queue="fast", delay=SOON, counts=False, error="window busy")
+    jobs.cancel_job(store, "reward", other.id)
+    assert jobs.job_document(now(store, other))["error"] is None, "it waits for nothing any more"
+
+
+def test_progress_does_not_go_back_when_another_worker_begins(store: Store) -> None:
+    job = create(store)
+    held = claim(store, job)
+    assert jobs.renew_claim(store, held, LEASE, 5, 9) == "held"
+    jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False, error="moved")
+    held = claim(store, job)
+    for done, total, shown in ((0, None, (5, 9)), (4, 9, (5, 9)), (6, 9, (6, 9))):
+        assert jobs.renew_claim(store, held, LEASE, done, total) == "held"
+        assert (now(store, job).done, now(store, job).total) == shown
+
+
 def test_who_does_not_know_a_job_says_so(store: Store) -> None:
     job = create(store)
     assert refused(store, new_id()).reason == "unknown"
@@ -247,7 +275,7 @@ def test_what_ends_a_hold_can_be_repeated(store: Store) -> None:
     for end in (
         lambda held: jobs.complete_job(store, held, None, b"{}", (1, 1)),
         lambda held: jobs.fail_job(store, held, "no", b"{}"),
-        lambda held: jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False),
+        lambda held: jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False, error="not now"),
     ):
         job = create(store)
         held = claim(store, job)
@@ -307,7 +335,7 @@ def test_the_next_attempt_sees_what_the_last_has_kept(store: Store) -> None:
     jobs.add_part(store, held, "b", b'{"n":1}')
     jobs.add_part(store, held, "a", b'{"n":2}')
     jobs.add_part(store, held, "b", b'{"n":3}')
-    jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False)
+    jobs.hand_back(store, held, queue="slow", delay=SOON, counts=False, error="not now")
     assert list(jobs.list_parts(store, job.id).items()) == [("a", b'{"n":2}'), ("b", b'{"n":3}')]
     jobs.complete_job(store, claim(store, job), None, b"{}", (2, 2))
     assert jobs.list_parts(store, job.id) == {}

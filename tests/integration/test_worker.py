@@ -216,9 +216,10 @@ def test_a_busy_window_is_no_attempt(bench: JobRig) -> None:
     for _ in range(5):
         assert slot.step()
         assert (bench.job(job).status, bench.job(job).attempts) == ("pending", 0)
+        assert "is being worked on by" in (bench.job(job).error or "")
     bench.rig.expire_leases("reward")
     slot.step()
-    assert (bench.job(job).status, bench.job(job).attempts) == ("completed", 1)
+    assert (bench.job(job).status, bench.job(job).attempts, bench.job(job).error) == ("completed", 1, None)
     assert len(drained(bench.world)) == 5
 
 
@@ -421,7 +422,12 @@ def test_a_stopped_worker_gives_its_job_back_at_once(bench: JobRig) -> None:
     with doing(work):
         slot.step()
     waiting = bench.job(job)
-    assert (waiting.status, waiting.attempts, waiting.queue, waiting.error) == ("pending", 0, "fast", None)
+    assert (waiting.status, waiting.attempts, waiting.queue, waiting.error) == (
+        "pending",
+        0,
+        "fast",
+        "its worker was stopped",
+    )
     assert waiting.sent_at is not None
     assert bench.count() == 1
     assert bench.slot().step()
@@ -456,6 +462,7 @@ def test_what_takes_too_long_moves_to_the_slow_queue_and_goes_on_there(bench: Jo
         bench.slot(timing=hasty).step()
         moved = bench.job(job)
         assert (moved.status, moved.queue, moved.attempts) == ("pending", "slow", 0)
+        assert "longer than jobs.fast_limit" in (moved.error or "")
         assert (bench.count("fast"), bench.count("slow")) == (0, 1)
         assert bench.slot("slow", hasty).step()
     assert (bench.job(job).status, bench.job(job).queue, bench.job(job).attempts) == ("completed", "slow", 1)
