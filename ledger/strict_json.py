@@ -23,7 +23,7 @@ class TooMuchError(ValueError):
 
 
 class Digits(float):
-    """A number with a fraction or an exponent: its nearest float, which may be infinite, and how it was written."""
+    """A number with a fraction or an exponent, or -0: its nearest float, maybe infinite, and how it was written."""
 
     text: str
 
@@ -45,7 +45,7 @@ def read_json(body: bytes) -> Any:
     try:
         return json.loads(
             body.decode(),
-            parse_int=lambda text: int(_bounded(text)),
+            parse_int=_whole,
             parse_float=lambda text: Digits(_bounded(text)),
             parse_constant=_refused,
             object_pairs_hook=_each_once,
@@ -87,6 +87,10 @@ def _bounded(text: str) -> str:
     if len(text) > NUMBER_CHARS_MAX:
         raise TooMuchError(f"a number has {len(text)} characters; {NUMBER_CHARS_MAX} are taken, send more as text")
     return text
+
+
+def _whole(text: str) -> int | Digits:
+    return Digits(text) if text == "-0" else int(_bounded(text))
 
 
 def _refused(name: str) -> NoReturn:
