@@ -41,6 +41,7 @@ _MEANT = {
     401: "No token, or one that nobody here has.",
     403: "The token's role does not allow this.",
     404: "There is no such thing in the ledger of this pipeline.",
+    408: "The body has not come in time.",
     409: "It cannot be done as things stand.",
     413: "The body is too large.",
     415: "The body is not sent as JSON in UTF-8.",
@@ -87,7 +88,7 @@ def may_answer(*statuses: int) -> dict[int | str, Any]:
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": _MEANT[status], "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in sorted({401, 403, 422, 503, *statuses})
+        for status in sorted({401, 403, 422, 503, *statuses} | ({408} if 413 in statuses else set()))
     }
 
 

@@ -6,11 +6,12 @@ The names are those of the command line's options. A window is checked again whe
 import hashlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 from uuid import UUID
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from ledger.acknowledging import TEXT_MAX
 from ledger.canonical import canonical_json
@@ -100,17 +101,34 @@ _GROUP_FORMS = [{"type": "object"}, {"type": "array", "items": {}}, {"type": "st
 Group = Annotated[str, BeforeValidator(_group_text), WithJsonSchema({"anyOf": _GROUP_FORMS})]
 
 
+def _given(value: Any) -> Any:
+    """Refuse a null where leaving out means all of them: it may be somebody's mistake."""
+    if value is None:
+        raise ValueError("null is nothing here; leave it out, or give a value")
+    return value
+
+
+_T = TypeVar("_T")
+Optional = Annotated[_T | SkipJsonSchema[None], BeforeValidator(_given)]
+
+
+def _without_null_defaults(schema: dict[str, Any]) -> None:
+    for member in schema.get("properties", {}).values():
+        if member.get("default", ...) is None and "anyOf" not in member:
+            del member["default"]
+
+
 class Strict(BaseModel):
     """A part of a request: no unknown members, and nothing is taken for something else."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, json_schema_extra=_without_null_defaults)
 
 
 class DispatchParams(Strict):
     """One window, named by its start or by an instant of the hour after it, or every window that is owed."""
 
-    window: WindowName | None = None
-    execute_time: Instant | None = None
+    window: Optional[WindowName] = None
+    execute_time: Optional[Instant] = None
     due: bool = False
 
     @model_validator(mode="after")
@@ -130,9 +148,9 @@ class DispatchParams(Strict):
 class ReconcileParams(Strict):
     """Windows by name, or those of a lookback; what it may do, as on the command line."""
 
-    window: WindowName | None = None
+    window: Optional[WindowName] = None
     windows: list[WindowName] = Field(default_factory=list, min_length=1, max_length=WINDOWS_MAX)
-    lookback: Lookback | None = None
+    lookback: Optional[Lookback] = None
     no_repair: bool = False
     delete_orphans: bool = False
     release_hold: bool = False
@@ -161,10 +179,10 @@ class ReportParams(Strict):
 
     report: Literal["windows", "duplicates", "missed", "orphans", "findings"] = "windows"
     format: Literal["json", "csv", "html"] = "json"
-    since: str | None = Field(
+    since: Optional[str] = Field(
         default=None, alias="from", max_length=80, description="Windows that start at this instant or later.", **TIME
     )
-    until: str | None = Field(
+    until: Optional[str] = Field(
         default=None, alias="to", max_length=80, description="Windows that start before this instant.", **TIME
     )
 

@@ -197,6 +197,11 @@ def test_queues_that_nobody_made_cost_nobody_an_answer(bench: JobRig, ledger_url
         ({"kind": "reconcile", "params": {"release_hold": True}}, "release_hold needs"),
         ({"kind": "reconcile", "params": {"windows": [WINDOW] * 1001}}, "1000"),
         ({"kind": "reconcile", "params": {"windows": []}}, "windows"),
+        *(({"kind": "reconcile", "params": {name: None}}, name) for name in ("window", "windows", "lookback")),
+        ({"kind": "dispatch", "params": {"due": True, "window": None}}, "leave it out"),
+        ({"kind": "dispatch", "params": {"due": True, "execute_time": None}}, "leave it out"),
+        ({"kind": "report", "params": {"from": None}}, "leave it out"),
+        ({"kind": "report", "params": {"to": None}}, "leave it out"),
         ({"kind": "report", "params": {"report": "weather"}}, "report"),
         ({"kind": "report", "params": {"from": TO, "to": FROM}}, "not before"),
         ({"kind": "report", "params": {"since": FROM, "from": FROM}}, "since"),
@@ -493,6 +498,29 @@ def test_questions_that_are_none(client: TestClient) -> None:
     check_problem(client.get(f"{V1}/entries/{NOBODY}"), 404, NOBODY)
 
 
+def test_nothing_is_asked_twice_or_in_vain(guarded: dict[str, TestClient], bench: JobRig) -> None:
+    client = guarded["o"]
+    for path, wrong in (
+        ("jobs?state=pending", "query.state: there is no such parameter"),
+        ("jobs?limit=1&limit=2", "query.limit: give it once"),
+        ("windows?form=x", "query.form"),
+        (f"jobs/{NOBODY}?x", "query.x"),
+        (f"jobs/{NOBODY}/events?x=1", "query.x"),
+        ("records/R1?consistent=true", "query.consistent"),
+    ):
+        check_problem(client.get(f"{V1}/{path}"), 422, wrong)
+        assert guarded[""].get(f"{V1}/{path}").status_code == 401, "only those who may ask are told"
+    check_problem(client.post(f"{V1}/jobs?dry_run=true", json=REPORT), 422, "query.dry_run")
+    for name in ("Idempotency-Key", "Last-Event-ID", "Content-Type", "Authorization"):
+        usual = {"Content-Type": "application/json", "Authorization": "Bearer o"}
+        twice = [*usual.items(), *[(name, usual.get(name, "k"))] * (1 if name in usual else 2)]
+        content = json.dumps(REPORT).encode()
+        plain = TestClient(client.app, base_url="http://127.0.0.1")
+        answer = plain.post(f"{V1}/jobs", content=content, headers=twice)
+        check_problem(answer, 422, f"header.{name.lower()}: give it once")
+    assert bench.all() == []
+
+
 def test_a_finding_is_acknowledged(guarded: dict[str, TestClient], planter: Planter) -> None:
     identity, closed = planter.find(9, "duplicate", "a"), planter.find(9, "missed", "b", "closed")
     place = f"{V1}/findings/{identity}/ack"
@@ -722,9 +750,9 @@ def test_the_life_of_a_receipt(client: TestClient, bench: JobRig) -> None:
     check_problem(put("9" * 5000), 422, "a number has 5000 characters; 1000 are taken")
     check_problem(put("[" * 900 + "]" * 900), 422, "more than 100 deep")
     for _ in range(2):
-        assert put('{"n": [1e400, 0.10000000000000000000001, 12345678901234567890, 1E-7, -0.0]}').status_code == 200
+        assert put('{"n": [1e400, 0.10000000000000000000001, 12345678901234567890, 1E-7, -0.0, -0]}').status_code == 200
     told = client.post(exact, json={"worker": "w2"})
-    assert b'{"n":[1e400,0.10000000000000000000001,12345678901234567890,1E-7,-0.0]}' in told.content
+    assert b'{"n":[1e400,0.10000000000000000000001,12345678901234567890,1E-7,-0.0,-0]}' in told.content
     other = f"{V1}/receipts/{keys[1]}"
     lost = client.post(other, json={"worker": "w1"}).json()["claim"]
     bench.rig.tell("UPDATE receipts SET expires_at = ledger_now() - interval '1 second' WHERE state = 'in_work'")

@@ -1,6 +1,7 @@
 """The HTTP API behind real sockets: clients that go away, and a ledger that hangs."""
 
 import json
+import logging
 import socket
 import struct
 import threading
@@ -10,9 +11,10 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from ledger.store import Store
-from ops.api import server, streams
+from ops.api import bodies, server, streams
 from ops.api.state import STREAMS_MAX
 from ops.api.streams import EventStream
 from tests.api_kit import ask, listening
@@ -73,6 +75,67 @@ def test_a_client_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     anyio.run(EventStream(iter([b"x"] * 10), places), {"type": "http", "asgi": {"spec_version": "2.3"}}, never, never)
     assert places.acquire(blocking=False)
+
+
+# Bodies that do not come
+
+
+def half_a_body(port: int) -> socket.socket:
+    """Announce a body, and send a part of it."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=60)
+    head = "POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    client.sendall(f'{head}\r\n{{"kind":'.encode())
+    return client
+
+
+def until_closed(client: socket.socket) -> bytes:
+    """Read what comes until the other side has closed."""
+    with client, client.makefile("rb") as answer:
+        return answer.read()
+
+
+def noted(requests: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note each body that is waited for."""
+    usual = bodies._bounded
+    monkeypatch.setattr(bodies, "_bounded", lambda *arguments: (requests.append(1), usual(*arguments))[1])
+
+
+def test_clients_that_break_off_leave_no_traceback(
+    bench: JobRig, ledger_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    noted(waited, monkeypatch)
+    with capture_logs() as lines, listening(bench.settings, ledger_url, bench.sender) as (_, port):
+        for count in range(1, 4):
+            client = half_a_body(port)
+            until(lambda count=count: len(waited) == count, "it is waited for")
+            client.close()
+        assert ask(port, "POST", f"{V1}/jobs", REPORT)[0] == 202
+    assert [line for line in lines if line["log_level"] in {"error", "critical"}] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_body_that_does_not_come_is_given_up(bench: JobRig, ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_WITHIN_S", 0.05)
+    with listening(bench.settings, ledger_url, bench.sender) as (_, port):
+        answer = until_closed(half_a_body(port))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"application/problem+json" in answer
+
+
+def test_the_end_of_the_server_waits_for_no_body(
+    bench: JobRig, ledger_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[int] = []
+    noted(waited, monkeypatch)
+    with listening(bench.settings, ledger_url, bench.sender) as (_, port):
+        clients = [half_a_body(port) for _ in range(5)]
+        until(lambda: len(waited) == 5, "all are waited for")
+    for client in clients:
+        answer = until_closed(client)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after" in answer.lower()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # A ledger that hangs
