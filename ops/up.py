@@ -142,11 +142,10 @@ def _start_and_wait(scene: Scene, started: ExitStack) -> None:
             if gone := _gone(scene):
                 raise UnavailableError(gone)
     except DispatchLedgerError as error:
-        gone = "" if cancellation.is_asked else _gone(scene)
+        if cancellation.is_asked or not (gone := _gone(scene)):
+            raise
         cancellation.ask(signal.SIGTERM)  # what is at work stops at its next safe point
-        if gone:
-            raise UnavailableError(gone) from error
-        raise
+        raise UnavailableError(gone) from error
 
 
 def _gone(scene: Scene) -> str:
