@@ -148,7 +148,9 @@ class Database:
 
     def empty(self) -> None:
         """Forget everything, and begin to count from one again."""
-        if self._emptied % _TRUNCATE_EVERY == 0:  # which costs more than all the deletes, but leaves nothing dead behind
+        if (
+            self._emptied % _TRUNCATE_EVERY == 0
+        ):  # which costs more than all the deletes, but leaves nothing dead behind
             self.plain.execute(f"TRUNCATE {', '.join(self.tables)} RESTART IDENTITY CASCADE")
         else:
             self.plain.execute(self._delete)
