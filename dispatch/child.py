@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing import connection
 from typing import Any, NoReturn
 
-from dispatch.handlers import NotRunError, load_handler, result_of, said
+from dispatch.handlers import NotRunError, end_copy, load_handler, result_of, said
 from dispatch.jobs import UnfitError, decode_document
 from ledger.errors import InputError
 from ledger.results import bounded_reason
@@ -58,15 +58,15 @@ def serve(jobs: "connection.Connection[bytes, bytes]", handler: str, *, tracebac
     try:
         function = load_handler(handler)
     except InputError as error:
-        _end_copy(own)
+        end_copy(own)
         if tracebacks:
             traceback.print_exception(error)
         jobs.send_bytes(FAILED + LOADING + _text(str(error)[:_TEXT_CHARS_MAX]))
         return
-    _end_copy(own)
+    end_copy(own)
     jobs.send_bytes(READY + LOADING)
     while True:
-        _end_copy(own)
+        end_copy(own)
         try:
             token, body = jobs.recv_bytes(), jobs.recv_bytes()
         except EOFError:
@@ -83,11 +83,11 @@ def _answer(function: Callable[[Any], Any], body: bytes, own: int, *, tracebacks
     try:
         returned = function(document)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the next job may be a good one
-        _end_copy(own)
+        end_copy(own)
         if tracebacks:
             traceback.print_exception(error)
         return FAILED, _text(bounded_reason(said(error)))
-    _end_copy(own)
+    end_copy(own)
     try:
         result = result_of(returned)
     except NotRunError as error:
@@ -97,14 +97,6 @@ def _answer(function: Callable[[Any], Any], body: bytes, own: int, *, tracebacks
 
 def _text(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
-
-
-def _end_copy(own: int) -> None:
-    """End this process when it is not the one that began, but a copy of it that came back from the handler."""
-    if os.getpid() != own:
-        with suppress(OSError):
-            os.write(2, b"handler: a copy of its process, made with os.fork(), came back from it and was ended\n")
-        os._exit(1)
 
 
 def _end_with_parent(life: int) -> NoReturn:

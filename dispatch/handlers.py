@@ -3,9 +3,11 @@
 import functools
 import importlib
 import inspect
+import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +118,14 @@ def said(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an exception whose text cannot be made
         return type(error).__name__
+
+
+def end_copy(own: int) -> None:
+    """End this process when this is not its id: it is a copy of the one that began, and came back from the handler."""
+    if os.getpid() != own:
+        with suppress(OSError):
+            os.write(2, b"handler: a copy of its process, made with os.fork(), came back from it and was ended\n")
+        os._exit(1)
 
 
 def result_of(returned: Any) -> Result:

@@ -1,5 +1,6 @@
 """Three ways to work a job that was taken: in this thread, in a transaction with its receipt, in a child process."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import msgspec
 
 from dispatch.aws.inbox import Delivery, Inbox
 from dispatch.children import AttemptFailedError, Child
-from dispatch.handlers import NotRunError, Result, result_of, said
+from dispatch.handlers import NotRunError, Result, end_copy, result_of, said
 from dispatch.jobs import JobMessage, decode_document
 from dispatch.outages import Outage
 from ledger import clock, receipts
@@ -187,12 +188,17 @@ def _record(store: Store, job: Job, result: Result, watch: Callable[[], None]) -
 
 
 class _failing:  # noqa: N801 - reads as a statement
-    """Turns whatever a handler raises into a failed attempt; what asks the process to end passes."""
+    """Turns whatever a handler raises into a failed attempt; what asks the process to end passes.
+
+    A copy of this process that comes back from the handler is ended: it shares our connections.
+    """
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Note who we are."""
+        self._own = os.getpid()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        end_copy(self._own)
         if isinstance(error, NotRunError):
             raise AttemptFailedError(str(error), str(error)) from None
         if isinstance(error, Exception):

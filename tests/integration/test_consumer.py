@@ -434,6 +434,19 @@ def test_work_that_has_not_run_is_a_failed_attempt(rig: Rig, *, transactional: b
     assert (receipt_rows(rig), granted(rig)) == ([("failed", 1, None, said)], 0)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_copy_of_the_process_that_comes_back_from_the_function_does_nothing(rig: Rig) -> None:
+    """It has our connections, so what it told ledger and queue would be taken for ours."""
+    send(rig, "a", "b")
+
+    def handler(_: Any) -> Any:
+        copy = os.fork()
+        return copy and os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+
+    assert counts(consume(rig, handler, 2)) == {"completed": 2}
+    assert receipt_rows(rig) == [("completed", 1, "1", None)] * 2
+
+
 def test_a_function_that_a_call_does_not_run_is_refused_at_the_start(rig: Rig) -> None:
     send(rig, "a")
     with pytest.raises(InputError, match="handler pay: it is, or wraps, an async function"):
