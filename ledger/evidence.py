@@ -160,6 +160,18 @@ def claimed_elsewhen(store: Store, tenure: Tenure, record_ids: Sequence[str], wi
     return {unpacked_id(raw): booking_ns for raw, booking_ns in rows}
 
 
+def list_unfinished(store: Store, entry_ids: Sequence[UUID]) -> set[UUID]:
+    """Return which of these entries are not sent yet, or not known to be."""
+    query = (
+        "SELECT id FROM entries WHERE id = ANY(%s::uuid[]) AND EXISTS (SELECT 1 FROM payload_parts "
+        "WHERE payload_parts.window_id = entries.window_id AND payload_parts.entry_id = entries.id)"
+    )
+    if not entry_ids:
+        return set()
+    rows = store.transaction(lambda connection: connection.execute(query, (list(entry_ids),)).fetchall())
+    return {entry_id for (entry_id,) in rows}
+
+
 class Over(msgspec.Struct, frozen=True):
     """An occurrence, by its place among those asked for, whose last job will not be worked any more.
 

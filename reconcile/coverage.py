@@ -322,10 +322,15 @@ def _explain(rescan: Rescan, sightings: Sequence[Sighting]) -> list[Seen]:
 
 
 def settle_missed(rescan: Rescan) -> None:
-    """Write down which missed records have been sent by now, by this reconcile or by one that died before it could."""
+    """Write down which missed records have been sent by now, by this reconcile or by one that died before it could.
+
+    One whose job is still unfinished is not: that job may become void, when the record is not due any more.
+    """
     run = rescan.run
     after = 0
     while found := findings.list_unrepaired(run.store, run.tenure, "missed", after, BATCH_RECORDS_MAX):
         after = found[-1].id
         claimed = outbox.claimed_already(run.store, run.tenure, [occurrence_of(one.subject) for one in found])
-        findings.mark_repaired(run.store, run.tenure, [found[place].id for place in claimed], "redispatched")
+        unfinished = evidence.list_unfinished(run.store, list(claimed.values()))
+        sent = [found[place].id for place, entry_id in claimed.items() if entry_id not in unfinished]
+        findings.mark_repaired(run.store, run.tenure, sent, "redispatched")

@@ -69,13 +69,15 @@ class Actor:
 
     def ready_at_s(self, now_s: float) -> float:
         """When it can go on; infinity when only somebody else can say."""
-        if self.process.dead:
+        process, wake, awaits = self.process, self.wake, self.awaits
+        if process.dead:
             return now_s
-        woken = self.wake is not None and self.wake.is_set()
-        awaited = self.awaits is not None and self.awaits.over
-        idle = self.until_s is None and self.awaits is None
-        ready_s = now_s if woken or awaited or idle else float("inf") if self.until_s is None else self.until_s
-        return max(ready_s, self.process.paused_until_s)
+        ready_s = self.until_s
+        if (wake is not None and wake.is_set()) or (awaits is not None and awaits.over):
+            ready_s = now_s
+        elif ready_s is None:
+            ready_s = now_s if awaits is None else float("inf")
+        return max(process.paused_until_s, ready_s)
 
     def take_turn(self) -> None:
         """Go on; only for whoever has the turn."""
@@ -224,13 +226,19 @@ class Scheduler:
         if self.steps > STEPS_MAX:
             self._trouble = StuckError(f"no end after {STEPS_MAX} steps: {[one.name for one in self._actors]}")
             return None
-        ready = [(one.ready_at_s(self.now_s), one) for one in self._actors]
-        first_s = min(at_s for at_s, _ in ready)
-        if first_s == float("inf"):
-            self._trouble = StuckError(f"all wait for each other: {[one.name for one in self._actors]}")
-            return None
-        self.now_s = max(self.now_s, first_s)
-        can = [one for at_s, one in ready if at_s <= self.now_s]
+        first_s, can = float("inf"), []
+        for one in self._actors:
+            ready_s = one.ready_at_s(self.now_s)
+            if ready_s <= self.now_s:
+                can.append(one)
+            elif ready_s < first_s:
+                first_s = ready_s
+        if not can:
+            if first_s == float("inf"):
+                self._trouble = StuckError(f"all wait for each other: {[one.name for one in self._actors]}")
+                return None
+            self.now_s = first_s
+            can = [one for one in self._actors if one.ready_at_s(first_s) <= first_s]
         return can[0] if len(can) == 1 else self.random.choice(can)
 
 

@@ -61,7 +61,9 @@ class Trial:
         """Make the history; it can be told once."""
         if self.scenario is not None:
             flow, story = SCENARIOS[self.scenario]
-            return History(database, story, flow=flow, plan=self.faults)
+            # What a fault before an effect leaves, the same fault after the effect before it leaves, too.
+            again = not self.faults or any(fault.endswith("after") for fault in self.faults.values())
+            return History(database, story, flow=flow, plan=self.faults, looks_again=again)
         return history_of(replace(plot_of(self.seed), plan=dict(self.faults)), database)
 
     def without(self, at: int) -> Self:
