@@ -1,75 +1,31 @@
 """Inside a child process of a consumer: loads the handler, then works one job after another.
 
-Light on imports, because every child pays for them.
+Each request comes with a token, and its answer carries it back, so an answer is never taken for that of another job. A
+copy that the handler makes of this process with `os.fork()` has no part in this: its end of the channel is closed, and
+it is ended when it comes back from the handler.
 """
 
-import importlib
-import inspect
 import os
-import re
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NoReturn
 
-from dispatch.jobs import decode_document
+from dispatch.handlers import NotRunError, end_copy, load_handler, result_of, said
+from dispatch.jobs import UnfitError, decode_document
 from ledger.errors import InputError
-from ledger.results import encode_result
+from ledger.results import bounded_reason
 
-READY, DONE, FAILED = b"r", b"d", b"f"
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-
-def check_name(handler: str) -> str:
-    """Return a handler's name, `module:function`.
-
-    Raises:
-        InputError: when it is none.
-    """
-    if not _NAME.fullmatch(handler):
-        raise InputError(f"{handler[:80]!r} does not name a handler; write module:function, such as rewards:grant")
-    return handler
-
-
-def load_handler(handler: str) -> Callable[[Any], Any]:
-    """Import a handler.
-
-    Raises:
-        InputError: when its module cannot be imported, or has no such function.
-    """
-    module_name, _, name = check_name(handler).partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:  # a module may do anything while it is imported
-        raise InputError(
-            f"handler {handler}: module {module_name} cannot be imported ({said(error)}); put it on PYTHONPATH or into "
-            "the working directory, and mend it"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"handler {handler}: module {module_name} has no function {name}")
-    if inspect.iscoroutinefunction(function):
-        raise InputError(f"handler {handler}: an async function cannot be called here; give a plain one")
-    return function  # type: ignore[no-any-return]
-
-
-def said(error: BaseException) -> str:
-    """Return what an exception says, whatever it is."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an exception whose text cannot be made
-        return type(error).__name__
-
-
-def result_or_note(result: Any) -> bytes:
-    """Return a handler's result as JSON. One that cannot be kept is replaced by a note: the work has been done."""
-    try:
-        return encode_result(result)
-    except ValueError as reason:
-        return encode_result({"left_out": str(reason)})
+READY, DONE, LEFT_OUT, FAILED = b"r", b"d", b"l", b"f"
+TOKEN_BYTES = 16
+LOADING = bytes(TOKEN_BYTES)
+"""The token of the first answer, which says whether the handler was loaded."""
+ANSWER_BYTES_MAX = 128 * 1024
+_TEXT_CHARS_MAX = 10_000
 
 
 def main() -> None:
@@ -81,7 +37,15 @@ def main() -> None:
         os.dup2(2, 1)  # standard output is the parent's
     threading.Thread(target=_end_with_parent, args=(int(life),), name="parent", daemon=True).start()
     sys.path.insert(0, folder)
-    serve(connection.Connection(int(jobs)), handler, tracebacks=tracebacks == "1")
+    channel: connection.Connection[bytes, bytes] = connection.Connection(int(jobs))
+    os.register_at_fork(after_in_child=lambda: _let_go(channel))
+    serve(channel, handler, tracebacks=tracebacks == "1")
+
+
+def _let_go(channel: "connection.Connection[bytes, bytes]") -> None:
+    """Close a copy's end of the channel: the parent sees the death of the process itself, and nobody reads its jobs."""
+    with suppress(OSError):
+        channel.close()
 
 
 def serve(jobs: "connection.Connection[bytes, bytes]", handler: str, *, tracebacks: bool) -> None:
@@ -90,33 +54,54 @@ def serve(jobs: "connection.Connection[bytes, bytes]", handler: str, *, tracebac
     Args:
         tracebacks: whether the traceback of an exception is written to standard error.
     """
+    own = os.getpid()
     try:
         function = load_handler(handler)
     except InputError as error:
+        end_copy(own)
         if tracebacks:
             traceback.print_exception(error)
-        jobs.send_bytes(FAILED + str(error).encode("utf-8", "backslashreplace"))
+        jobs.send_bytes(FAILED + LOADING + _text(str(error)[:_TEXT_CHARS_MAX]))
         return
-    jobs.send_bytes(READY)
+    end_copy(own)
+    jobs.send_bytes(READY + LOADING)
     while True:
+        end_copy(own)
         try:
-            body = jobs.recv_bytes()
+            token, body = jobs.recv_bytes(), jobs.recv_bytes()
         except EOFError:
             return
-        jobs.send_bytes(_answer(function, body, tracebacks=tracebacks))
+        kind, answer = _answer(function, body, own, tracebacks=tracebacks)
+        jobs.send_bytes(kind + token + answer)
 
 
-def _answer(function: Callable[[Any], Any], body: bytes, *, tracebacks: bool) -> bytes:
+def _answer(function: Callable[[Any], Any], body: bytes, own: int, *, tracebacks: bool) -> tuple[bytes, bytes]:
     try:
-        result = function(decode_document(body))
+        document = decode_document(body)
+    except UnfitError as error:
+        return FAILED, _text(f"the job could not be read in the handler's process ({error})")
+    try:
+        returned = function(document)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: the next job may be a good one
+        end_copy(own)
         if tracebacks:
             traceback.print_exception(error)
-        return FAILED + said(error).encode("utf-8", "backslashreplace")
-    return DONE + result_or_note(result)
+        return FAILED, _text(bounded_reason(said(error)))
+    end_copy(own)
+    try:
+        result = result_of(returned)
+    except NotRunError as error:
+        return FAILED, _text(str(error))
+    return (DONE if result.left_out is None else LEFT_OUT), result.json
 
 
-def _end_with_parent(life: int) -> None:
-    """End this process, whatever it does, when nobody holds the other end of a pipe any more."""
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _end_with_parent(life: int) -> NoReturn:
+    """End this process and its group, whatever they do, when nobody holds the other end of a pipe any more."""
     os.read(life, 1)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -22,8 +22,8 @@ from typing import Any
 
 from dispatch.aws.inbox import Inbox, JobObjects
 from dispatch.aws.session import Session
-from dispatch.child import check_name
 from dispatch.children import Child
+from dispatch.handlers import check_handler, check_name
 from dispatch.shift import Shift, Station, Summary
 from dispatch.working import InChild, InThread, InTransaction, Way
 from ledger import schema
@@ -35,6 +35,10 @@ __all__ = ["CONCURRENCY_MAX", "DRAIN", "Consumer", "Summary"]
 
 CONCURRENCY_MAX = 64
 DRAIN = timedelta(seconds=10)
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    return str(getattr(handler, "__qualname__", type(handler).__qualname__))
 
 
 class Consumer:
@@ -70,7 +74,7 @@ class Consumer:
         endpoint_url: str | None = None,
         tracebacks: bool = False,
     ) -> None:
-        self._handler = check_name(handler) if isinstance(handler, str) else handler
+        self._handler = check_name(handler) if isinstance(handler, str) else check_handler(handler, _name(handler))
         if isinstance(handler, str) and transactional:
             raise InputError("a handler in a child process cannot share the receipt's transaction; give the function")
         if not 1 <= concurrency <= CONCURRENCY_MAX:

@@ -123,5 +123,7 @@ def check_document(body: bytes, message: JobMessage) -> None:
     wrong = [name for name in _ALIKE if name not in found or found[name] != expected[name]]
     if wrong:
         raise UnfitError(f"its object belongs to another job: {', '.join(wrong)} differ")
-    if content_hash(records).hex() != message.content_hash or len(records) != message.records:
+    if content_hash(records).hex() != message.content_hash:
         raise UnfitError("its object's records do not come to the content hash that was promised")
+    if len(records) != message.records:
+        raise UnfitError(f"its object has {len(records)} records as promised, but the message counts {message.records}")

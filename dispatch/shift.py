@@ -11,6 +11,7 @@ import structlog
 
 from dispatch.aws.inbox import Delivery, Inbox, JobObjects
 from dispatch.children import AttemptFailedError
+from dispatch.handlers import Result
 from dispatch.jobs import JobMessage, UnfitError, check_document, parse_message
 from dispatch.outages import Outage
 from dispatch.working import HandedBackError, Job, Keeper, UnrecordedError, Way
@@ -326,7 +327,7 @@ class Hand:
         keeper.add(job)
         try:
             try:
-                self._work(job)
+                left_out = self._work(job).left_out
             finally:
                 keeper.remove(job)
         except AttemptFailedError as failed:
@@ -345,19 +346,22 @@ class Hand:
             raise
         self._delete(job.delivery)
         LOG.info("job completed", entry_id=entry_id, attempt=job.attempts)
+        if left_out is not None:
+            LOG.warning(
+                "job is completed, and its result was left out of the receipt", entry_id=entry_id, reason=left_out
+            )
         return "completed"
 
-    def _work(self, job: Job) -> None:
+    def _work(self, job: Job) -> Result:
         def watch() -> None:
             self._shift.check_over()
             if job.passed_on.is_set():
                 raise ClaimLostError("its claim was not renewed in time, and another worker has taken the job")
 
         try:
-            body = self._fetch(job.message)
+            return self.way.work(job, self._fetch(job.message), watch)
         except UnfitError as error:
             raise AttemptFailedError(str(error), str(error)) from None
-        self.way.work(job, body, watch)
 
     def _fetch(self, message: JobMessage) -> bytes:
         """Return a job's object, which is as it was promised."""

@@ -1,5 +1,6 @@
 """Three ways to work a job that was taken: in this thread, in a transaction with its receipt, in a child process."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 
 from dispatch.aws.inbox import Delivery, Inbox
-from dispatch.child import result_or_note, said
 from dispatch.children import AttemptFailedError, Child
+from dispatch.handlers import NotRunError, Result, end_copy, result_of, said
 from dispatch.jobs import JobMessage, decode_document
 from dispatch.outages import Outage
 from ledger import clock, receipts
@@ -82,11 +83,14 @@ class Way(Protocol):
     def await_ready(self, watch: Callable[[], None]) -> None:
         """Wait until it can work; what `watch` raises ends the wait."""
 
-    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> Result:
         """Work a job and complete its receipt; what `watch` raises ends the work, or keeps it from beginning.
 
+        Returns:
+            What the receipt keeps.
+
         Raises:
-            AttemptFailedError: when the handler failed; nothing has been told to the receipt.
+            AttemptFailedError: when the handler failed, or its work has not run; nothing has been told to the receipt.
             ClaimLostError: when the job is no longer ours.
             UnrecordedError: when it was done, and its receipt could not be completed before the consumer stops.
         """
@@ -105,12 +109,13 @@ class InThread:
     def await_ready(self, watch: Callable[[], None]) -> None:
         """There is nothing to wait for."""
 
-    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> Result:
         """Call the function, then complete the receipt."""
         watch()
+        document = decode_document(body)
         with _failing():
-            result = self.handler(decode_document(body))
-        _record(self.store, job, result_or_note(result), watch)
+            result = result_of(self.handler(document))
+        return _record(self.store, job, result, watch)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -126,18 +131,22 @@ class InTransaction:
     def await_ready(self, watch: Callable[[], None]) -> None:
         """There is nothing to wait for."""
 
-    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> Result:
         """Call the function and complete the receipt in one transaction, once, also when its answer is lost."""
         watch()
+
+        results: list[Result] = []
 
         def both(connection: Connection) -> None:
             if receipts.completed_at(connection, job.claim) is not None:
                 return  # the first try has committed, and only its answer was lost
+            document = decode_document(body)
             with _failing():
-                result = self.handler(decode_document(body), connection)
-            receipts.complete_within(connection, job.claim, msgspec.Raw(result_or_note(result)))
+                results.append(result_of(self.handler(document, connection)))
+            receipts.complete_within(connection, job.claim, msgspec.Raw(results[-1].json))
 
         self.store.transaction(both)
+        return results[-1]
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -154,21 +163,20 @@ class InChild:
         """Wait until the child has loaded its handler."""
         self.child.await_ready(watch)
 
-    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> None:
+    def work(self, job: Job, body: bytes, watch: Callable[[], None]) -> Result:
         """Have it worked, then complete the receipt."""
-        result = self.child.work(body, watch)
-        _record(self.store, job, result, watch)
+        return _record(self.store, job, self.child.work(body, watch), watch)
 
     def close(self) -> None:
         """End the child."""
         self.child.close()
 
 
-def _record(store: Store, job: Job, result: bytes, watch: Callable[[], None]) -> None:
+def _record(store: Store, job: Job, result: Result, watch: Callable[[], None]) -> Result:
     """Complete the receipt of a job that was done, however long the ledger does not answer: it must not be repeated."""
     while True:
         try:
-            receipts.complete(store, job.claim, msgspec.Raw(result))
+            receipts.complete(store, job.claim, msgspec.Raw(result.json))
         except UnavailableError:
             try:
                 watch()
@@ -176,16 +184,23 @@ def _record(store: Store, job: Job, result: bytes, watch: Callable[[], None]) ->
                 raise UnrecordedError from stopped
             clock.wait_s(_RECORD_AGAIN_S)
         else:
-            return
+            return result
 
 
 class _failing:  # noqa: N801 - reads as a statement
-    """Turns whatever a handler raises into a failed attempt; what asks the process to end passes."""
+    """Turns whatever a handler raises into a failed attempt; what asks the process to end passes.
+
+    A copy of this process that comes back from the handler is ended: it shares our connections.
+    """
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Note who we are."""
+        self._own = os.getpid()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        end_copy(self._own)
+        if isinstance(error, NotRunError):
+            raise AttemptFailedError(str(error), str(error)) from None
         if isinstance(error, Exception):
             raise AttemptFailedError(said(error), type(error).__name__) from error
 

@@ -32,8 +32,8 @@ def consume(
     ] = None,
 ) -> None:
     """Work the jobs of a queue, each once: a receipt in the ledger says who has a job, and what came of it."""
-    from dispatch.child import check_name
     from dispatch.consumer import Consumer, Summary
+    from dispatch.handlers import check_name
 
     check_name(handler)
     settings, summary = CONTEXT.settings(), Summary()

@@ -35,6 +35,9 @@ def grant(payload):
         effects.write(name + "\\n")
     print("granted", name)
     return {"granted": name}
+
+def one_by_one(payload):
+    yield grant(payload)
 """
 
 
@@ -155,6 +158,7 @@ def here(world: World, ledger_url: str, tmp_path: Path, monkeypatch: pytest.Monk
         (["--handler", "rewards"], "module:function"),
         (["--handler", "nowhere:grant"], "module nowhere cannot be imported"),
         (["--handler", "rewards:no_such"], "no function no_such"),
+        (["--handler", "rewards:one_by_one"], "handler rewards:one_by_one: it is, or wraps, a generator function"),
         (["--queue", "no-such-queue"], "'no-such-queue' does not exist in us-east-1; create it, or mend --queue"),
         (["--max", "0"], "--max"),
         (["--concurrency", "65"], "concurrency of 65 is not allowed; use 1 to 64"),

@@ -23,7 +23,7 @@ from dispatch.aws.inbox import Inbox
 from dispatch.aws.session import Session
 from dispatch.consumer import Consumer, Summary
 from dispatch.outages import Outage
-from dispatch.working import Job, Keeper
+from dispatch.working import Job, Keeper, _failing
 from ledger import canonical, outbox, receipts
 from ledger.clock import monotonic_s
 from ledger.errors import InputError, UnavailableError
@@ -403,9 +403,52 @@ def test_a_result_that_cannot_be_kept_does_not_repeat_the_work(rig: Rig, effects
         note(document)
         return next(results)
 
-    assert counts(consume(rig, handler, 2)) == {"completed": 2}
+    with structlog.testing.capture_logs() as lines:
+        assert counts(consume(rig, handler, 2)) == {"completed": 2}
     assert len(effects) == 2
     assert all("left_out" in row[2] for row in receipt_rows(rig))
+    warned = [line["reason"] for line in lines if line["log_level"] == "warning" and "left out" in line["event"]]
+    assert [reason.partition(";")[0] for reason in warned] == [
+        "the result cannot be written as JSON: TypeError",
+        "the result has 70002 bytes as JSON",
+    ]
+
+
+async def pay(*_: Any) -> None:
+    raise AssertionError("nobody awaits it")
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_work_that_has_not_run_is_a_failed_attempt(rig: Rig, *, transactional: bool) -> None:
+    """The function that is given has returned, and what it gave back would do the work."""
+    rig.tell("CREATE TABLE granted (key text)")
+    send(rig, "a")
+
+    def handler(_: Any, connection: Connection | None = None) -> Any:
+        if connection is not None:
+            connection.execute("INSERT INTO granted VALUES ('begun')")
+        return pay()
+
+    assert counts(consume(rig, handler, 1, transactional=transactional)) == {"failed": 1}
+    said = "the handler returned a coroutine; its body has not run"
+    assert (receipt_rows(rig), granted(rig)) == ([("failed", 1, None, said)], 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_copy_of_the_process_that_comes_back_from_the_function_is_ended() -> None:
+    """It has our connections, so what it told ledger and queue would be taken for ours."""
+    with _failing():  # as a function is called in this process
+        copy = os.fork()
+    if copy == 0:
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 1
+
+
+def test_a_function_that_a_call_does_not_run_is_refused_at_the_start(rig: Rig) -> None:
+    send(rig, "a")
+    with pytest.raises(InputError, match="handler pay: it is, or wraps, an async function"):
+        consume(rig, pay, 1)
+    assert len(rig.world.messages(QUEUE)) == 1
 
 
 # A job in hand

@@ -113,6 +113,13 @@ def test_records_that_were_altered_are_noticed() -> None:
     check_document(payload.document(sent, whole), message)
 
 
+def test_a_message_that_counts_other_records_than_it_promises_is_named_as_the_fault() -> None:
+    sent = entry(RECORDS)
+    message = parse_message(changed(records=5))
+    with pytest.raises(UnfitError, match=r"^its object has 2 records as promised, but the message counts 5$"):
+        check_document(payload.document(sent, b",".join(RECORDS)), message)
+
+
 def test_numbers_keep_their_digits() -> None:
     assert str(decode_document(b"[12345678901234567890123456789012345678, 1.10, -0.5]")) == (
         "[12345678901234567890123456789012345678, Decimal('1.10'), Decimal('-0.5')]"

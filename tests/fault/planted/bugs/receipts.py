@@ -64,8 +64,8 @@ BUGS = [
         [
             Edit(
                 "dispatch/shift.py",
-                ("                self._work(job)\n            finally:"),
-                ("                self._delete(job.delivery)\n                self._work(job)\n            finally:"),
+                "                left_out = self._work(job).left_out\n",
+                ("                self._delete(job.delivery)\n                left_out = self._work(job).left_out\n"),
             )
         ],
         [f"{CONSUMER}::test_an_attempt_that_fails_is_told_and_comes_again"],
