@@ -59,7 +59,7 @@ BUGS = [
     Bug(
         "applying-plan-begun-again",
         "once a plan is applying, a repeat finishes it and begins nothing",
-        [Edit("reconcile/redo.py", ', plan.id).state == "applying":\n', ', plan.id).state == "begun":\n')],
+        [Edit("reconcile/redo.py", '        if now.state == "applying":', '        if now.state == "begun":')],
         [f"{REDO_BROKEN_OFF}::test_broken_off_at_each_transaction[Death-before]"],
     ),
     Bug(
