@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,9 @@ def test_the_command_line_begins_without_what_only_some_commands_need() -> None:
     imported = set(json.loads(done.stdout))
     assert "psycopg" in imported
     assert imported & ONLY_WHERE_USED == set()
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """pytest takes them for one module, and collects only the first."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
