@@ -59,7 +59,7 @@ faults-honest: $(VENV)/.dev
 	$(BIN)/python -m tests.fault.planted $(PLANTED)
 
 soak: $(VENV)/.dev
-	$(BIN)/python -m tests.fault.sim --minutes $(MINUTES) $(FAULTS)
+	$(BIN)/python -m tests.fault.sim --no-boundaries --first 1000000 --minutes $(MINUTES) $(FAULTS)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
 
 soak-jobs: $(VENV)/.dev

@@ -14,6 +14,8 @@ _FIRST_S, _MIDDLE_S, _LAST_S = -6600.0, -3000.0, 600.0
 _BOUNDARIES = (180, 420)
 _RECOVERY = 40
 _LOOKS_AGAIN_EVERY = 3
+# From this seed on, every history has an early crash, and one of a process that cleans up after it.
+RECOVERY_SEEDS = 1_000_000
 _EDGES = (_MIDDLE_S, _LAST_S, _MIDDLE_S - 0.0001, _MIDDLE_S + 0.0001)
 # When the schedule's dispatch comes, a little after each hour's end; the first is long over by then.
 _DISPATCHES_S = {14: 180.0, 15: 661.0}
@@ -43,6 +45,9 @@ def plot_of(seed: int) -> Plot:
         plan[at] = fault
         if fault.startswith("crash"):  # and once more, while somebody cleans up
             plan[-chance.randint(1, _RECOVERY)] = chance.choice(["crash_before", "crash_after"])
+    if seed >= RECOVERY_SEEDS:
+        plan[chance.randint(1, 90)] = chance.choice(["crash_before", "crash_after"])
+        plan[-chance.randint(1, 12)] = chance.choice(["crash_before", "crash_after"])
     return Plot(seed, flow, plan, settings, hours)
 
 
