@@ -1,22 +1,18 @@
 """The servers that tests share: one PostgreSQL and one emulator of each kind for every worker process of pytest."""
 
-import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-import psycopg
 import pytest
 import structlog
-from sqlalchemy.engine import make_url
 
 from ledger import schema
-from ledger.embedded import embedded_postgres
-from ledger.store import Store, connect_arguments
+from ledger.store import Store
 from tests.aws_servers import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, World, ministack_server, moto_server
+from tests.quick_postgres import named, quick_postgres, tell
 from tests.report_kit import Planter
 from tests.rig import Rig
-from tests.scratch import short_folder
 
 TEMPLATE = "template_ledger"
 
@@ -46,37 +42,16 @@ def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A server of this worker's own; yields the URL of a database nobody works in.
-
-    It may lose everything in a crash of the machine: no test needs it after that, and each commit and each new database
-    take a tenth of the time.
-    The product's own embedded server is as safe as PostgreSQL can be; the tests that crash one start that.
-    """
-    folder = short_folder()
-    try:
-        with embedded_postgres(folder) as url:
-            for name in ("fsync", "synchronous_commit", "full_page_writes"):
-                _tell(url, f"ALTER SYSTEM SET {name} = off")
-            _tell(url, "SELECT pg_reload_conf()")
-            yield url
-    finally:
-        shutil.rmtree(folder)
-
-
-def _named(url: str, database: str) -> str:
-    return make_url(url).set(database=database).render_as_string(hide_password=False)
-
-
-def _tell(url: str, statement: str) -> None:
-    with psycopg.connect(**connect_arguments(url), autocommit=True) as connection:
-        connection.execute(statement)  # type: ignore[arg-type]
+    """A server of this worker's own; yields the URL of a database nobody works in."""
+    with quick_postgres() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def template(postgres: str) -> str:
     """The name of a migrated database to copy."""
-    _tell(postgres, f"CREATE DATABASE {TEMPLATE}")
-    schema.upgrade(_named(postgres, TEMPLATE))
+    tell(postgres, f"CREATE DATABASE {TEMPLATE}")
+    schema.upgrade(named(postgres, TEMPLATE))
     return TEMPLATE
 
 
@@ -113,9 +88,9 @@ def module_ledger_url(postgres: str, template: str) -> Iterator[str]:
 
 def _database(postgres: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
-    _tell(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield _named(postgres, name)
-    _tell(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    tell(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield named(postgres, name)
+    tell(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")

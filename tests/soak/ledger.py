@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy.engine import make_url
 
 from ledger import schema
 from ledger.embedded import embedded_postgres, end_postgres_at_once
 from ledger.errors import UnavailableError
 from ledger.store import connect_arguments
+from tests.quick_postgres import named, tell
 from tests.soak.hands import Notes
 from tests.soak.worker import EFFECTS
 
@@ -33,10 +33,10 @@ class OwnPostgres:
     def __enter__(self) -> Self:
         self._url = self._stack.enter_context(embedded_postgres(self.folder))
         assert query(self._url, "SHOW fsync") == [("on",)]
-        execute(self._url, f"CREATE DATABASE {_TEMPLATE}")
-        template = self._named(_TEMPLATE)
+        tell(self._url, f"CREATE DATABASE {_TEMPLATE}")
+        template = named(self._url, _TEMPLATE)
         schema.upgrade(template)
-        execute(template, EFFECTS)
+        tell(template, EFFECTS)
         self.is_up.set()
         return self
 
@@ -45,16 +45,13 @@ class OwnPostgres:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def _named(self, database: str) -> str:
-        return make_url(self._url).set(database=database).render_as_string(hide_password=False)
-
     def create(self, name: str) -> str:
         """Make a fresh ledger; gives its URL."""
-        execute(self._url, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
-        return self._named(name)
+        tell(self._url, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
+        return named(self._url, name)
 
     def drop(self, name: str) -> None:
-        execute(self._url, f"DROP DATABASE {name} WITH (FORCE)")
+        tell(self._url, f"DROP DATABASE {name} WITH (FORCE)")
 
     def crash(self, dice: random.Random, notes: Notes) -> None:
         """Stop it at once, as `pg_ctl stop -m immediate` does, and start it; now and then again while it recovers."""
@@ -82,12 +79,6 @@ def query(url: str, statement: str, *parameters: object) -> list[tuple[Any, ...]
     """Ask a ledger, over a connection of its own."""
     with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
         return connection.execute(statement, parameters or None).fetchall()  # type: ignore[arg-type]
-
-
-def execute(url: str, statement: str) -> None:
-    """Tell a ledger, over a connection of its own."""
-    with closing(psycopg.connect(**connect_arguments(url), autocommit=True)) as connection:
-        connection.execute(statement)  # type: ignore[arg-type]
 
 
 def dump(url: str, table: str, columns: str = "*") -> list[str]:

@@ -13,8 +13,9 @@ from rich.table import Table
 from tests.fault.sim.database import Database
 from tests.fault.sim.runner import Shows, Sum, boundary_trials, run_all, seed_trials
 from tests.fault.sim.scenarios import SCENARIOS
-from tests.fault.sim.server import TEMPLATE, named, quick_postgres, tell
+from tests.fault.sim.server import TEMPLATE, simulated_postgres
 from tests.fault.sim.trial import Trial, attempt, parse_plan, shrink
+from tests.quick_postgres import named, tell
 
 SEEDS = 3000
 _TITLES = {
@@ -127,7 +128,7 @@ def main() -> int:
     options, console = _options(), Console(highlight=False)
     for number in (signal.SIGINT, signal.SIGTERM):  # either ends the server that it has started
         signal.signal(number, signal.default_int_handler)
-    with quick_postgres() as url:
+    with simulated_postgres() as url:
         if options.seed is not None or options.scenario:
             return _one(options, url, console)
         return _many(options, url, console)

@@ -40,6 +40,7 @@ from tests.fault.sim.aws import SimObjects, SimQueues, SimSession
 from tests.fault.sim.boundaries import Boundaries
 from tests.fault.sim.scheduler import Actor, Process, Scheduler
 from tests.fault.sim.world import World
+from tests.rig import FLOWS
 
 PIPELINE = "reward"
 LEASE_S = 60
@@ -57,16 +58,11 @@ _DEFAULTS = {
     "routes": '{"Point": {"job": "RewardPoint", "queue": "reward-point"}, '
     '"ECoupon": {"job": "RewardECoupon", "queue": "reward-ecoupon.fifo"}}',
 }
-_FLOWS = {
-    "full": {"dispatch.pagination_enabled": "false"},
-    "staged": {"dispatch.pagination_enabled": "true", "dispatch.grouping": "window"},
-    "paged": {"dispatch.pagination_enabled": "true", "dispatch.grouping": "page"},
-}
 
 
 @cache
 def _settings(url: str, flow: str, overrides: tuple[tuple[str, str], ...]) -> Settings:
-    keys = {**_DEFAULTS, **_FLOWS[flow], **dict(overrides), "ledger.database_url": url}
+    keys = {**_DEFAULTS, **FLOWS[flow], **dict(overrides), "ledger.database_url": url}
     return load_settings(environ={env_name(key): value for key, value in keys.items()}, cwd=Path(__file__).parent)
 
 

@@ -90,14 +90,6 @@ def body_of(item: Mapping[str, dict[str, Any]]) -> str:
     return f"{{{','.join(f'{json.dumps(name)}:{text_of(item[name])}' for name in sorted(item))}}}"
 
 
-def content_of(item: Mapping[str, dict[str, Any]]) -> str:
-    """Write what counts as a record's content when one asks whether it has changed since it was sent.
-
-    The status is part of what is sent; a change of it alone makes a record not due, which is another question.
-    """
-    return body_of(item)
-
-
 def content_hash(bodies: Sequence[str]) -> str:
     """Hash records in payload order."""
     return hashlib.sha256(b"".join(hashlib.sha256(one.encode()).digest() for one in bodies)).hexdigest()

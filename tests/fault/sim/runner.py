@@ -14,8 +14,9 @@ from ledger import clock
 from tests.fault.sim.boundaries import EXHAUSTIVE
 from tests.fault.sim.database import Database
 from tests.fault.sim.scenarios import SCENARIOS
-from tests.fault.sim.server import TEMPLATE, named, tell
+from tests.fault.sim.server import TEMPLATE
 from tests.fault.sim.trial import Trial, attempt, first_difference, shrink
+from tests.quick_postgres import named, tell
 
 CHUNK = 8
 TWICE_EVERY = 100
