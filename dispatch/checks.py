@@ -13,8 +13,9 @@ from dispatch.aws.source import find_index, projection_of, read_key
 from dispatch.items import Item
 from ledger.checks import Check, failed, of_error, ok, seconds, skipped, warning
 from ledger.errors import InputError
-from ledger.instants import parse_booking_ns
+from ledger.instants import Window, parse_booking_ns
 from ledger.settings import ReconcileSettings, SourceSettings
+from ledger.witness import witness_folder
 
 # SQS's own default, and two tries of a call of `consume`, which extends it each third while it works.
 VISIBILITY_LEAST = timedelta(seconds=30)
@@ -140,11 +141,15 @@ def judge_bucket(facts: BucketFacts, bucket: str, region: str) -> Check:
     return ok("bucket", bucket, f"in {facts.region}, it can be listed; PutObject was not tried")
 
 
-def judge_lifecycle(facts: BucketFacts, bucket: str, prefix: str, deep_lookback: timedelta) -> Check:
-    """Judge whether the bucket removes objects that a job or a reconcile still needs."""
+def judge_lifecycle(facts: BucketFacts, bucket: str, prefix: str, pipeline: str, deep_lookback: timedelta) -> Check:
+    """Judge whether the bucket removes objects that a job, a reconcile or a restored ledger still needs."""
     where = f"{bucket}/{prefix}"
     if facts.rules is None:
         return ok("lifecycle", where, "not reported")
+    witnesses = witness_folder(prefix, pipeline)
+    if any(_expires_after(rule, witnesses) is not None for rule in facts.rules):
+        detail = f"a rule removes objects under {witnesses}, which show that a ledger was put back to an earlier state"
+        return warning("lifecycle", where, detail, f"let the rule hold for {prefix}{pipeline}/ only")
     needed = max(deep_lookback, RETENTION_MOST)
     early = [days for rule in facts.rules if (days := _expires_after(rule, prefix)) is not None and days < needed]
     if early:
@@ -166,6 +171,25 @@ def _expires_after(rule: Mapping[str, Any], prefix: str) -> timedelta | None:
     if rule.get("Status") != "Enabled" or tagged or days is None or not meant:
         return None
     return timedelta(days=int(days))
+
+
+def judge_witnesses(where: str, looked_at: int, behind: Mapping[Window, str]) -> Check:
+    """Judge whether this ledger knows what the witnesses beside the objects say.
+
+    Args:
+        behind: the windows where it does not, with the reason.
+    """
+    if not looked_at:
+        return ok("witness", where, "no window has one yet")
+    if not behind:
+        return ok("witness", where, f"this ledger knows all that those of the newest {looked_at} windows say")
+    window, reason = next(iter(sorted(behind.items())))
+    detail = f"{len(behind)} of the newest {looked_at} windows are behind, first {window}: {reason}"
+    mend = (
+        "when a backup was put back: dispatch-ledger recover --restored; when two ledgers work under one pipeline and "
+        "prefix, let only one go on"
+    )
+    return failed("witness", where, detail, mend)
 
 
 # ---- SQS ----

@@ -19,13 +19,13 @@ from dispatch.feeders import Streamed, feed
 from dispatch.judging import Rules, rules_of
 from dispatch.payload import overhead_bytes
 from dispatch.run import Cancellation, Run
-from ledger import clock, findings, outbox, runs, staging
+from dispatch.witnesses import RunWitness, enter
+from ledger import clock, findings, outbox, runs, staging, windows
 from ledger.errors import BusyError, CancelledError, DispatchLedgerError, GuardError, InputError
 from ledger.facts import Cause, Destination, RunCounts, RunOutcome
 from ledger.ids import new_id
 from ledger.instants import Window, format_time
-from ledger.keys import window_prefix
-from ledger.leases import LeaseKeeper
+from ledger.leases import LeaseKeeper, PutBackError
 from ledger.settings import Settings
 from ledger.store import Store
 
@@ -191,24 +191,29 @@ class Dispatcher:
             report.outcome, report.error, report.finished_at = outcome_of(error), error, clock.utc_now()
 
     @staticmethod
-    def _dispatch(run: Run, started: runs.Started) -> datetime:
-        guard_against_lost_ledger(run, started)
-        if not started.objects_checked:
-            runs.note_objects_checked(run.store, run.tenure)
+    def _dispatch(run: Run, _started: runs.Started) -> datetime:
         _run(run)
         return runs.complete_run(run.store, run.tenure, run.counts)
 
     @contextmanager
-    def working(self, started: runs.Started, counts: RunCounts) -> Iterator[Run]:
-        """Yield what a run works with, its lease renewed meanwhile; a run that fails in here ends with its books."""
+    def working(self, started: runs.Started, counts: RunCounts, begin: Callable[[Run], None] = enter) -> Iterator[Run]:
+        """Yield what a run works with, its lease renewed meanwhile; a run that fails in here ends with its books.
+
+        Args:
+            begin: makes sure that the ledger knows what was promised in the window.
+        """
         keeper = LeaseKeeper(started.tenure, self.store.url, started.asked_s)
         keeper.start()
         try:
-            yield self._prepare(started, keeper, counts)
+            run = self._prepare(started, keeper, counts)
+            begin(run)
+            staging.discard_others(self.store, started.tenure)
+            yield run
         except DispatchLedgerError as error:
+            error = self._held_if_put_back(started, error)
             keeper.stop()
             self._end(started, counts, outcome_of(error), str(error))
-            raise
+            raise error from error.__cause__
         except BaseException as error:
             keeper.stop()
             self._end(started, counts, "failed", f"unexpected {type(error).__name__}")
@@ -216,10 +221,20 @@ class Dispatcher:
         finally:
             keeper.stop()
 
+    def _held_if_put_back(self, started: runs.Started, error: DispatchLedgerError) -> DispatchLedgerError:
+        """Hold the window when the ledger was put back under the run's feet; returns the error to end with."""
+        if not isinstance(error, PutBackError):
+            return error
+        try:
+            return windows.hold_behind(self.store, started.tenure, str(error))
+        except DispatchLedgerError as other:
+            return other
+
     def _prepare(self, started: runs.Started, keeper: LeaseKeeper, counts: RunCounts) -> Run:
         tenure = started.tenure
-        staging.discard_others(self.store, tenure)
+        origin = windows.read_origin(self.store, tenure.pipeline)
         destinations = outbox.destinations(self.store, tenure.pipeline_id, self._destinations())
+        place = (self.partners.objects.bucket, self.settings.objects.prefix)
         return Run(
             store=self.store,
             tenure=tenure,
@@ -232,6 +247,9 @@ class Dispatcher:
             page_size=self.settings.dispatch.page_size,
             verify_due=self.settings.dispatch.verify_due,
             destinations=destinations,
+            origin=origin,
+            objects_checked=started.objects_checked,
+            witness=RunWitness(self.partners.objects, tenure, place, origin.ledger_id),
             queues=dict(self.partners.queues),
             cancellation=self.cancellation,
             on_progress=self.on_progress,
@@ -270,22 +288,6 @@ def _run(run: Run) -> None:
         else:
             emit(run, batch)
     run.checkpoint()
-
-
-def guard_against_lost_ledger(run: Run, started: runs.Started) -> None:
-    """Hold a window that no run has worked on, but that has objects: the ledger was lost, or another dispatcher works.
-
-    Raises:
-        GuardError: when the window is held now.
-    """
-    if started.objects_checked:
-        return
-    destination = next(iter(run.destinations.values()))
-    prefix = window_prefix(destination.prefix, run.tenure.pipeline, run.tenure.window)
-    if run.objects.has_any(prefix):
-        reason = f"no run of it is in the ledger, but objects are already under s3://{destination.bucket}/{prefix}"
-        runs.hold_window(run.store, run.tenure, reason)
-        raise runs.held(run.tenure.window, reason)
 
 
 def run_document(report: RunReport) -> dict[str, Any]:

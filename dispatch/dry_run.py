@@ -8,7 +8,8 @@ from dispatch.aws.objects import ListedObject, S3Objects, Upload
 from dispatch.aws.queues import Message, Queue, SqsQueues
 from dispatch.dispatcher import Dispatcher, Partners, RunReport
 from dispatch.run import Run
-from ledger import clock, runs
+from dispatch.witnesses import neighbours, read_witnesses
+from ledger import clock, runs, windows
 from ledger.dry_run import DryStore
 from ledger.facts import Cause, SendAnswer, StoredObject
 from ledger.instants import Window
@@ -29,6 +30,22 @@ class DryObjects(S3Objects):
         self.bucket = real.bucket
         self._real = real
         self._ledger = store
+        self._fetched: dict[tuple[str, str], tuple[bytes, str] | None] = {}
+
+    def put_if(self, bucket: str, upload: Upload, etag: str | None) -> str:
+        """Store nothing."""
+        del bucket, upload, etag
+        return _NOT_STORED
+
+    def fetch(self, bucket: str, key: str) -> tuple[bytes, str] | None:
+        """Return a small object as it was when it was first looked at for this window."""
+        if (bucket, key) not in self._fetched:
+            self._fetched[bucket, key] = self._real.fetch(bucket, key)
+        return self._fetched[bucket, key]
+
+    def forget(self) -> None:
+        """Look anew at what was fetched."""
+        self._fetched.clear()
 
     def put_many(self, bucket: str, uploads: Sequence[Upload]) -> list[StoredObject]:
         """Remember objects."""
@@ -112,8 +129,20 @@ class DryDispatcher(Dispatcher):
         """Return what a run of this window would set out to do."""
         return replace(super().request(window, cause), lease=_LEASE)
 
+    def take(self, window: Window) -> None:
+        """Copy what the ledger holds of a window, after a look at the witnesses: nobody else is kept from going on."""
+        objects = self.partners.objects
+        assert isinstance(objects, DryObjects), "a dry run has partners that take nothing"
+        objects.forget()
+        places = [
+            (objects.bucket, self.settings.objects.prefix),
+            *windows.read_origin(self.store.whole, self.settings.pipeline).places,
+        ]
+        read_witnesses(objects, places, self.settings.pipeline, [window, *neighbours(window)])
+        self.store.take(window)
+
     def _start(self, request: runs.RunRequest) -> runs.Started:
-        self.store.take(request.window)
+        self.take(request.window)
         return super()._start(request)
 
     def run(self, request: runs.RunRequest, steps: Callable[[Run, runs.Started], datetime]) -> RunReport:

@@ -1,7 +1,7 @@
 """The one path from due records to confirmed jobs: open, upload, mark, send, confirm."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 from uuid import UUID
@@ -10,12 +10,14 @@ import msgspec
 import structlog
 
 from dispatch.aws.objects import Upload
+from dispatch.aws.pool import at_once
 from dispatch.aws.queues import SENT_AT_ONCE_MAX, Message
 from dispatch.feeders import BATCH_RECORDS_MAX, Streamed
 from dispatch.grouping import distinct, group_of, group_records
 from dispatch.payload import document, document_parts, message_body, object_key
 from dispatch.run import Run
 from dispatch.verify import still_due, verify, verify_each
+from dispatch.witnesses import land
 from ledger import clock, outbox
 from ledger.errors import UnavailableError
 from ledger.facts import Entry, Record, SendAnswer, StoredObject
@@ -142,9 +144,21 @@ def _tried(entry: Entry, answer: SendAnswer) -> Entry:
 
 
 def _upload(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) -> list[Entry]:
-    """Store the entries' objects, many at once; an entry whose payload is not at hand is streamed from the ledger."""
+    """Store the entries' objects, and beside them how far the window has come, which must lie there before a send."""
     run.checkpoint()
     stored: dict[UUID, StoredObject] = {}
+    steps: list[Callable[[], str | None]] = [run.witness.land, lambda: _store(run, entries, bodies, stored)]
+    overtaken, _ = at_once(_take, steps, 2)
+    land(run, overtaken)
+    return [msgspec.structs.replace(entry, stored=stored[entry.id]) for entry in entries]
+
+
+def _take(step: Callable[[], str | None]) -> str | None:
+    return step()
+
+
+def _store(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes], stored: dict[UUID, StoredObject]) -> None:
+    """Store the entries' objects, many at once; an entry whose payload is not at hand is streamed from the ledger."""
     by_bucket: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.id in bodies:
@@ -155,7 +169,6 @@ def _upload(run: Run, entries: Sequence[Entry], bodies: Mapping[UUID, bytes]) ->
         uploads = [upload_of(entry, document(entry, bodies[entry.id])) for entry in here]
         answers = run.objects.put_many(bucket, uploads)
         stored |= {entry.id: answer for entry, answer in zip(here, answers, strict=True)}
-    return [msgspec.structs.replace(entry, stored=stored[entry.id]) for entry in entries]
 
 
 def _metadata(entry: Entry, sha256_hex: str) -> dict[str, str]:

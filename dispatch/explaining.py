@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from dispatch.lookup import Sighting
+from ledger.holds import held
 from ledger.instants import HOUR_S, Window, format_ns, format_time
 from ledger.settings import Settings
 from ledger.standing import Claimed, RecordFacts, Standing
@@ -191,8 +192,7 @@ def _in_window(at: Standing, facts: RecordFacts, settings: Settings) -> Answer:
 
 
 def _held(at: Standing) -> str:
-    release = f"dispatch-ledger reconcile --window {at.window} --release-hold"
-    return f"window {at.window} is held: {at.held_reason}; when a person has looked: {release}"
+    return str(held(at.window, at.held_reason or "", at.held_kind))
 
 
 def _send(at: Standing) -> str:

@@ -12,11 +12,13 @@ from ledger.errors import CancelledError
 from ledger.facts import BadRecord, Destination, Flow, RunCounts
 from ledger.leases import LeaseKeeper, Tenure
 from ledger.store import Store
+from ledger.windows import Origin
 
 if TYPE_CHECKING:  # the AWS SDK takes its time, and a command that only asks to be cancellable does not need it
     from dispatch.aws.objects import S3Objects
     from dispatch.aws.queues import Queue, SqsQueues
     from dispatch.aws.source import DynamoSource
+    from dispatch.witnesses import RunWitness
 
 
 @dataclass
@@ -52,6 +54,9 @@ class Run:
     Attributes:
         skips_claimed: whether what was claimed before this run is left out as soon as it is seen.
         destinations: where the entries of each route go.
+        origin: which ledger this is, and where it has ever stored objects.
+        objects_checked: whether an earlier run has made sure that the window had no objects before its first.
+        witness: says beside the objects how far the window has come.
         queues: the queues found so far, by the name that the destinations use.
         on_progress: called as the work goes on, for whoever shows it to a person.
     """
@@ -67,11 +72,20 @@ class Run:
     page_size: int
     verify_due: bool
     destinations: Mapping[str, Destination]
+    origin: Origin
+    objects_checked: bool
+    witness: "RunWitness"
     queues: "dict[str, Queue]"
     cancellation: Cancellation
     on_progress: Callable[[RunCounts], None]
     counts: RunCounts = field(default_factory=RunCounts)
     skips_claimed: bool = False
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """Every bucket and prefix where objects of the window may lie, those of this configuration first."""
+        here = [(one.bucket, one.prefix) for one in self.destinations.values()]
+        return list(dict.fromkeys([*here, *self.origin.places]))
 
     def checkpoint(self) -> None:
         """Stop here when a signal asked for it, or when the lease is lost.

@@ -11,6 +11,7 @@ import structlog
 
 from dispatch.aws.inbox import Delivery, Inbox, JobObjects
 from dispatch.children import AttemptFailedError
+from dispatch.forgotten import reason_to_wait
 from dispatch.handlers import Result
 from dispatch.jobs import JobMessage, UnfitError, check_document, parse_message
 from dispatch.outages import Outage
@@ -115,6 +116,10 @@ class Quota:
             self._changed.notify_all()
 
 
+class _PutOffError(Exception):
+    """A message is left in the queue, uncounted: the ledger has to be put right before anything of it is worked."""
+
+
 class Shift:
     """Threads that work until they are told to stop, or until so many messages were handled.
 
@@ -138,6 +143,7 @@ class Shift:
         keeping = Outage("jobs in hand were not renewed", "jobs in hand are renewed again", queue=station.inbox.name)
         self.keeper = Keeper(station.ledger_url, station.inbox, station.lease, keeping)
         self.outage = Outage("consumer pauses", "consumer goes on", queue=station.inbox.name)
+        self.forgotten: JobMessage | None = None  # the last job that the ledger may have forgotten; all wait for it
         self._drain_s = drain.total_seconds()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -244,24 +250,40 @@ class Hand:
                     self._shift.summary.add(outcome)
                     if outcome != "unavailable":
                         self._end_trouble()
+            except _PutOffError:
+                pass
             finally:
                 quota.settle(handled=outcome is not None)
 
     def _is_well(self) -> bool:
         """Wait, after trouble, until the ledger answers: a message that is received in vain counts as a failure.
 
+        Wait also while a job that came may be one that the ledger has forgotten.
+
         Returns:
             False when the shift ends meanwhile.
         """
-        while self._trouble and not self._shift.stop.is_set():
-            clock.wait_s(min(_PAUSE_MAX_S, 2 ** (self._trouble - 1)), self._shift.stop)
+        while (self._trouble or self._shift.forgotten) and not self._shift.stop.is_set():
+            clock.wait_s(min(_PAUSE_MAX_S, 2 ** max(0, self._trouble - 1)), self._shift.stop)
             try:
                 self._store.transaction(lambda connection: connection.execute("SELECT 1"))
+                reason = self._still_forgotten()
             except DispatchLedgerError:
-                self._note_trouble("ledger does not answer")
-            else:
+                reason = "ledger does not answer"
+            if reason is None:
                 break
+            self._note_trouble(reason)
         return not self._shift.stop.is_set()
+
+    def _still_forgotten(self) -> str | None:
+        """Ask again about the job that all wait for; returns why they go on waiting."""
+        message = self._shift.forgotten
+        if message is None:
+            return None
+        reason = reason_to_wait(self._store, self._station.objects, message)
+        if reason is None:
+            self._shift.forgotten = None
+        return reason
 
     def _note_trouble(self, reason: str) -> None:
         self._trouble = min(self._trouble + 1, _DOUBLINGS_MAX)
@@ -318,8 +340,18 @@ class Hand:
                 self._hide(delivery, held_delay_s(delivery.received, taken.remaining))
                 return "held"
             case UnknownKey():
+                self._wait_if_forgotten(delivery, message)
                 reason = f"the ledger has no promise of it in pipeline {message.pipeline}"
                 return self._leave(delivery, "unknown_key", reason)
+
+    def _wait_if_forgotten(self, delivery: Delivery, message: JobMessage) -> None:
+        """Leave a job in its queue, and take no more from there, while the ledger may have forgotten its promise."""
+        reason = reason_to_wait(self._store, self._station.objects, message)
+        if reason is not None:
+            self._shift.forgotten = message
+            self._note_trouble(reason)
+            self._hide(delivery, 0)
+            raise _PutOffError
 
     def _go(self, job: Job) -> Outcome:
         """Work a job that is ours, and tell receipt and queue what came of it."""

@@ -24,6 +24,7 @@ SHADOWED = (
     "pipelines",
     "destinations",
     "windows",
+    "events",
     "runs",
     "pages",
     "claims",

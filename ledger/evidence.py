@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 
 from ledger.canonical import idempotency_key, packed_id, unpacked_id, utf8
-from ledger.facts import Occurrence, StoredObject
+from ledger.facts import HoldKind, Occurrence, StoredObject
 from ledger.instants import Window
 from ledger.keys import parse_object_key
 from ledger.leases import Tenure
@@ -28,13 +28,14 @@ class WindowFacts(msgspec.Struct, frozen=True):
     """How a window stands before a reconcile touches it.
 
     Attributes:
-        held_reason: why a person has to look first; None when nobody has to.
+        held_reason, held_kind: why a person has to look first; None when nobody has to.
         leased: whether a run holds it right now.
         completed: whether a run has ever completed it.
         run_age_s: how long ago its last dispatch ended, or began if it never ended; None without any.
     """
 
     held_reason: str | None = None
+    held_kind: HoldKind | None = None
     leased: bool = False
     completed: bool = False
     run_age_s: float | None = None
@@ -300,11 +301,42 @@ def has_promise(store: Store, key: bytes) -> bool:
 
 def is_promised(store: Store, tenure: Tenure, key: str) -> bool:
     """Say whether any entry of the window refers to the object with this key."""
+    promise = promise_of(tenure, key)
+    return bool(promise) and has_promise(store, promise)
+
+
+def promise_of(tenure: Tenure, key: str) -> bytes:
+    """Return the idempotency key of the entry that would store an object of the window here; empty when none would."""
     parts = parse_object_key(key)
-    if parts is None:
-        return False
-    group, content, generation = parts
-    return has_promise(store, idempotency_key(tenure.pipeline, tenure.window.name, group, content, generation))
+    return idempotency_key(tenure.pipeline, tenure.window.name, *parts) if parts else b""
+
+
+def list_unpromised(
+    store: Store, tenure: Tenure, bucket: str, keys: Sequence[str], *, even_noted: bool = False
+) -> list[str]:
+    """Return those of these object keys that no entry of the window refers to, in order.
+
+    Args:
+        even_noted: also those that a finding tells of.
+    """
+    parameters = {
+        "keys": list(keys),
+        "promises": byte_array(promise_of(tenure, key) for key in keys),
+        "pipeline_id": tenure.pipeline_id,
+        "bucket": bucket,
+        "even_noted": even_noted,
+    }
+    return [key for (key,) in rows_of(store, "unpromised_objects", parameters)]
+
+
+def count_unfinished(store: Store, pipeline: str, window: Window) -> int:
+    """Count the entries of a window that are not sent yet, or not known to be."""
+    query = (
+        "SELECT count(DISTINCT entry_id) FROM payload_parts JOIN windows ON windows.id = window_id "
+        "JOIN pipelines ON pipelines.id = pipeline_id WHERE pipelines.name = %s AND start_s = %s"
+    )
+    row = store.transaction(lambda connection: connection.execute(query, (pipeline, window.start_s)).fetchone())
+    return int(row[0]) if row else 0
 
 
 def list_here(store: Store, tenure: Tenure, entry_ids: Sequence[UUID]) -> set[UUID]:

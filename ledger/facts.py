@@ -16,6 +16,9 @@ Repair = Literal["redispatched", "completed", "tagged", "removed", "rebuilt"]
 # Booking time in nanoseconds since 1970, and record id.
 Occurrence = tuple[int, str]
 Cause = Literal["schedule", "manual", "reconcile", "redo"]
+# Why a window waits for a person: a guard found something odd; its witness shows that this ledger has forgotten
+# something; what was forgotten is being adopted from its objects, or has been; or a person wanted it.
+HoldKind = Literal["guard", "behind", "adopting", "adopted", "person"]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -33,6 +33,8 @@ class Promised(msgspec.Struct, frozen=True):
         here: whether that is an entry of this window; on the hour it may be a neighbour's.
         unfinished: whether that entry is not sent yet.
         receipts: the states of the receipts of all its jobs, in order of generation, joined by commas.
+        forgotten: whether one of its jobs was sent before this ledger was put back to an earlier state, and has no
+            receipt that ended: it may have been worked since, and forgotten.
     """
 
     booking_ns: int
@@ -43,6 +45,7 @@ class Promised(msgspec.Struct, frozen=True):
     here: bool
     unfinished: bool
     receipts: str
+    forgotten: bool = False
 
     @property
     def occurrence(self) -> Occurrence:
@@ -51,8 +54,8 @@ class Promised(msgspec.Struct, frozen=True):
 
     @property
     def worked(self) -> bool:
-        """Whether one of its jobs was worked to its end."""
-        return "completed" in self.receipts.split(",")
+        """Whether one of its jobs was worked to its end, or may have been as far as this ledger remembers."""
+        return self.forgotten or "completed" in self.receipts.split(",")
 
 
 def iter_promised(
@@ -158,8 +161,12 @@ class Replaced(msgspec.Struct, frozen=True):
     worked_since: int
 
 
-def supersede(connection: Connection, tenure: Tenure, reason: str) -> Replaced:
-    """Keep the jobs that this run's entries replace from being worked, where they owe nothing else."""
+def supersede(connection: Connection, tenure: Tenure, reason: str, *, of_any_run: bool = False) -> Replaced:
+    """Keep the jobs that this run's entries replace from being worked, where they owe nothing else.
+
+    Args:
+        of_any_run: the jobs that any redo of the window has replaced.
+    """
     parameters = {
         "pipeline_id": tenure.pipeline_id,
         "window_id": tenure.window_id,
@@ -168,6 +175,7 @@ def supersede(connection: Connection, tenure: Tenure, reason: str) -> Replaced:
         "end_ns": tenure.window.end_ns,
         "hour_ns": HOUR_S * NS_PER_S,
         "reason": reason,
+        "of_any_run": of_any_run,
     }
     connection.execute(
         "CREATE TEMPORARY TABLE replaced (entry_id uuid PRIMARY KEY, window_id bigint NOT NULL, "

@@ -24,7 +24,8 @@ _REFUSALS = (
 )
 _WINDOWS = (
     "SELECT max(completed_at) AS dispatched_at, max(verified_at) AS reconciled_at, "
-    "count(*) FILTER (WHERE held_at IS NOT NULL) AS held FROM windows "
+    "count(*) FILTER (WHERE held_at IS NOT NULL) AS held, "
+    "count(*) FILTER (WHERE held_at IS NOT NULL AND held_kind IN ('behind', 'adopting')) AS behind FROM windows "
     "JOIN pipelines ON pipelines.id = pipeline_id WHERE pipelines.name = %(pipeline)s"
 )
 
@@ -37,6 +38,8 @@ class Gauges:
         jobs: those that have not ended: queue, status, how many, age of the oldest in seconds.
         unfinished, oldest_entry_s: entries that were never confirmed, and the age of the oldest.
         owed: closed windows that no dispatch has completed.
+        held: windows that wait for a person.
+        behind: those of them whose witness shows that this ledger has forgotten something, or is not alone.
         dispatched_at, reconciled_at: when either last came to its end for a window.
         findings: how many by kind and state.
         attempts: tries to send entries opened in the last hour, by outcome; of all pipelines.
@@ -48,6 +51,7 @@ class Gauges:
     oldest_entry_s: float
     owed: int
     held: int
+    behind: int
     dispatched_at: datetime | None
     reconciled_at: datetime | None
     findings: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -72,6 +76,7 @@ def read_gauges(store: Store, pipeline: str, catch_up: timedelta, not_before: da
             oldest_entry_s=entries["oldest_s"] or 0.0,
             owed=len(owed_in(connection, pipeline, min(catch_up, _OWED_WITHIN), not_before)),
             held=windows["held"],
+            behind=windows["behind"],
             dispatched_at=windows["dispatched_at"],
             reconciled_at=windows["reconciled_at"],
             findings={(row["kind"], row["state"]): row["findings"] for row in rows(connection, _FINDINGS, key)},

@@ -58,10 +58,20 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
         entries = rows(connection, query, here)
         findings = rows(connection, FINDINGS + "AND window_id = %(window_id)s ORDER BY findings.id", here)
         plans = plans_of_window(connection, here)
-        story = (_run_events(runs), _page_events(pages), _finding_events(findings), _plan_events(plans))
+        decided = rows(connection, "SELECT * FROM events WHERE window_id = %(window_id)s ORDER BY id", here)
+        story = (
+            _run_events(runs),
+            _page_events(pages),
+            _finding_events(findings),
+            _plan_events(plans),
+            _decision_events(decided),
+        )
         return document | {
             "state": found[0]["state"],
             "held": found[0]["held_reason"],
+            "held_kind": found[0]["held_kind"],
+            "held_at": plain(found[0]["held_at"]),
+            "seq": found[0]["seq"],
             "completed_at": plain(found[0]["completed_at"]),
             "verified_at": plain(found[0]["verified_at"]),
             "coverage": found[0]["coverage"],
@@ -80,6 +90,10 @@ def window_history(store: Store, pipeline: str, window: Window) -> Document:
 
 _NOTHING: Document = {
     "state": "not_dispatched",
+    "held": None,
+    "held_kind": None,
+    "held_at": None,
+    "seq": 0,
     "open_findings": 0,
     "totals": dict.fromkeys(COUNTS, 0),
     **{name: [] for name in ("runs", "pages", "entries", "findings", "plans", "events")},
@@ -160,6 +174,21 @@ def _plan_events(plans: Iterable[Row]) -> Iterable[Row | None]:
             yield _event(plan["applying_at"], "redo begun", plan=plan["id"], by=plan["applied_by"])
         if plan["ended_at"] is not None:
             yield _event(plan["ended_at"], f"redo {plan['state']}", plan=plan["id"], reason=plan["stale_reason"])
+
+
+_DECISIONS = {
+    "held": "window held",
+    "adopted": "objects adopted",
+    "vouched": "adopted jobs vouched for",
+    "released": "window released",
+}
+
+
+def _decision_events(events: Iterable[Row]) -> Iterable[Row | None]:
+    for event in events:
+        yield _event(
+            event["at"], _DECISIONS[event["event"]], by=event["by"], reason=event["reason"], run_id=event["run_id"]
+        )
 
 
 def _entry_events(entries: Iterable[Row], attempts: Iterable[Row]) -> Iterable[Row | None]:

@@ -9,11 +9,23 @@ from uuid import UUID
 import structlog
 
 from ledger import clock
-from ledger.errors import DispatchLedgerError, LeaseLostError, Refusal
+from ledger.errors import DispatchLedgerError, GuardError, LeaseLostError, Refusal
+from ledger.holds import held
 from ledger.instants import Window
 from ledger.store import Connection, Store, count_refusal, sql
 
 LOG = structlog.get_logger(__name__)
+
+
+class PutBackError(GuardError):
+    """The window has another number than this run has given it: the ledger was put back under its feet."""
+
+
+@dataclass
+class Progress:
+    """How far a run has brought its window: the number that the ledger has last confirmed."""
+
+    seq: int = 0
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,7 @@ class Tenure:
 
     Attributes:
         fence: grows with each take-over; a write that shows an old one is refused.
+        even_held: whether it goes on while the window waits for a person, since it sends nothing.
     """
 
     pipeline_id: int
@@ -31,6 +44,8 @@ class Tenure:
     run_id: UUID
     fence: int
     lease: timedelta
+    even_held: bool = False
+    progress: Progress = field(default_factory=Progress)
 
     def key(self) -> dict[str, object]:
         """The parameters that identify this tenure in a statement."""
@@ -50,9 +65,39 @@ def check_fence(connection: Connection, tenure: Tenure) -> None:
 
     Raises:
         LeaseLostError: when the window is no longer this run's.
+        GuardError: when it is held for a person by now, and this run does not go on with held windows.
     """
-    if connection.execute(sql("check_fence"), tenure.key()).fetchone() is None:
+    row = connection.execute(sql("check_fence"), tenure.key()).fetchone()
+    if row is None:
         raise tenure.lost()
+    reason, kind = row
+    if reason is not None and not tenure.even_held:
+        raise held(tenure.window, reason, kind)
+
+
+def raise_seq(connection: Connection, tenure: Tenure, seq: int | None = None) -> None:
+    """Count the window on, in the transaction of what is to be counted; safe to repeat with it.
+
+    Once that is committed, the caller moves `tenure.progress` on.
+
+    Args:
+        seq: the new number; the next one by default.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+        PutBackError: when its number is another than this run has given it.
+    """
+    before = tenure.progress.seq
+    wanted = {"before": before, "seq": before + 1 if seq is None else seq}
+    if connection.execute(sql("raise_seq"), tenure.key() | wanted).fetchone() is not None:
+        return
+    check_fence(connection, tenure)
+    row = connection.execute("SELECT seq FROM windows WHERE id = %s", (tenure.window_id,)).fetchone()
+    now = row[0] if row else "none"
+    raise PutBackError(
+        f"this run has brought it to number {before}, and the ledger says {now}: it was put back to an earlier state "
+        "while the run was going on"
+    )
 
 
 def execute_fenced(store: Store, tenure: Tenure, statement: LiteralString, parameters: Any) -> None:

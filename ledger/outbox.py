@@ -12,11 +12,11 @@ from uuid import UUID
 import msgspec
 import psycopg
 
-from ledger import findings
+from ledger import findings, gathering
 from ledger.canonical import content_hash, idempotency_key, packed_id, sha256
 from ledger.facts import Destination, Entry, Group, Occurrence, Record, SendAnswer, StoredObject
 from ledger.ids import new_id
-from ledger.leases import Tenure, check_fence, execute_fenced
+from ledger.leases import Tenure, check_fence, execute_fenced, raise_seq
 from ledger.store import Connection, Store, byte_array, number_array, sql
 
 _COPY_PARTS = "COPY payload_parts (window_id, entry_id, part, records_json) FROM STDIN (FORMAT BINARY)"
@@ -67,6 +67,7 @@ def open_entries(
 
     Raises:
         LeaseLostError: when the window is no longer this run's; nothing was claimed.
+        PutBackError: when the ledger was put back to an earlier state since; nothing was claimed.
     """
     ids = [new_id() for _ in groups]
     tries = count()
@@ -74,10 +75,16 @@ def open_entries(
     def work(connection: Connection) -> Opened:
         check_fence(connection, tenure)
         if next(tries) and _exists(connection, ids):
-            return _reload(connection, tenure, ids)
-        return open_in(connection, tenure, ids, groups, by_route, generation)
+            opened = _reload(connection, tenure, ids)
+        else:
+            opened = open_in(connection, tenure, ids, groups, by_route, generation)
+        if opened.entries:
+            raise_seq(connection, tenure)
+        return opened
 
-    return store.transaction(work)
+    opened = store.transaction(work)
+    tenure.progress.seq += bool(opened.entries)
+    return opened
 
 
 def open_in(
@@ -88,7 +95,7 @@ def open_in(
     by_route: Mapping[str, Destination],
     generation: int,
 ) -> Opened:
-    """Do what `open_entries` does, in a transaction that has more to do and checks the fence itself.
+    """Do what `open_entries` does, in a transaction that has more to do, checks the fence and counts the window on.
 
     Args:
         ids: of the entries, one a group.
@@ -271,12 +278,17 @@ def open_streamed(
 
     def work(connection: Connection) -> Entry | None:
         if next(tries) and _exists(connection, [entry_id]):
-            return _reload(connection, tenure, [entry_id], bodies=False).entries[0]
-        entry = open_chunks_in(connection, tenure, entry_id, group, chunks(), by_route, generation)
+            entry: Entry | None = _reload(connection, tenure, [entry_id], bodies=False).entries[0]
+        else:
+            entry = open_chunks_in(connection, tenure, entry_id, group, chunks(), by_route, generation)
         check_fence(connection, tenure)
+        if entry is not None:
+            raise_seq(connection, tenure)
         return entry
 
-    return store.transaction(work)
+    entry = store.transaction(work)
+    tenure.progress.seq += entry is not None
+    return entry
 
 
 def open_chunks_in(
@@ -288,7 +300,7 @@ def open_chunks_in(
     by_route: Mapping[str, Destination],
     generation: int,
 ) -> Entry | None:
-    """Do what `open_streamed` does, in a transaction that has more to do and checks the fence itself."""
+    """Do what `open_streamed` does, in a transaction that has more to do, checks the fence and counts the window on."""
     whole, records_n = hashlib.sha256(), 0
     for number, chunk in enumerate(chunks):
         part = msgspec.structs.replace(group, records=chunk)
@@ -351,6 +363,49 @@ def adopt(
     return bool(store.transaction(work))
 
 
+def suspect(store: Store, tenure: Tenure, stored: Mapping[bytes, StoredObject]) -> int:
+    """Take the send of entries for unknown that were never marked here, but whose objects are stored.
+
+    So it is where this ledger has forgotten what came after their opening. Safe to repeat.
+
+    Args:
+        stored: the objects, by the idempotency key of their entries.
+
+    Returns:
+        How many entries are suspected now.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+    """
+    parameters = {
+        "window_id": tenure.window_id,
+        "fence": tenure.fence,
+        "keys": byte_array(stored),
+        "object_bytes": number_array(one.size_bytes for one in stored.values()),
+        "object_etags": [one.etag for one in stored.values()],
+    }
+
+    def work(connection: Connection) -> int:
+        check_fence(connection, tenure)
+        return connection.execute(sql("suspect_entries"), parameters).rowcount
+
+    return store.transaction(work)
+
+
+def supersede_replaced(store: Store, tenure: Tenure) -> None:
+    """Keep the jobs of the window from being worked that a redo has replaced, as far as they owe nothing else.
+
+    For redos that were adopted from their objects; safe to repeat.
+    """
+
+    def work(connection: Connection) -> None:
+        check_fence(connection, tenure)
+        gathering.begin_gathering(connection)
+        gathering.supersede(connection, tenure, "replaced by a redo that was adopted from its objects", of_any_run=True)
+
+    store.transaction(work)
+
+
 def iter_parts(store: Store, tenure: Tenure, entry: Entry) -> Iterator[bytes]:
     """Yield the payload of an unfinished entry part by part, each a few megabytes at the most."""
     query = (
@@ -402,7 +457,7 @@ def record_rebuilt(store: Store, tenure: Tenure, entry: Entry, stored: StoredObj
     """
     update = (
         "UPDATE attempts SET object_bytes = %s, object_etag = %s "
-        "WHERE entry_id = %s AND outcome IN ('accepted', 'received')"
+        "WHERE entry_id = %s AND outcome IN ('accepted', 'received', 'vouched')"
     )
     execute_fenced(store, tenure, update, (stored.size_bytes, stored.etag, entry.id))
 

@@ -11,8 +11,9 @@ from ledger import clock, findings
 from ledger.documents import rows
 from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardError
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
+from ledger.holds import held
 from ledger.instants import HOUR_S, Window, format_time
-from ledger.leases import Tenure, check_fence, execute_fenced
+from ledger.leases import Progress, Tenure, check_fence
 from ledger.store import Connection, Store, sql
 
 
@@ -118,6 +119,8 @@ def _start(connection: Connection, request: RunRequest, *, even_held: bool) -> S
         run_id=request.run_id,
         fence=got[0],
         lease=request.lease,
+        even_held=even_held,
+        progress=Progress(got[2]),
     )
     return Started(tenure, started_at, objects_checked=bool(got[1]), asked_s=asked_s)
 
@@ -143,15 +146,15 @@ def _insert_run(connection: Connection, request: RunRequest, window: int, fence:
 
 def _refusal(connection: Connection, request: RunRequest, window: int, *, even_held: bool) -> BusyError | GuardError:
     query = (
-        "SELECT windows.held_reason, windows.lease_until, runs.holder FROM windows "
+        "SELECT windows.held_reason, windows.held_kind, windows.lease_until, runs.holder FROM windows "
         "LEFT JOIN runs ON runs.id = windows.lease_run_id WHERE windows.id = %s"
     )
     found = connection.execute(query, (window,)).fetchone()
     assert found is not None, "the window's row exists"
-    held_reason, lease_until, holder = found
+    held_reason, held_kind, lease_until, holder = found
     refusal: BusyError | GuardError
     if held_reason is not None and not even_held:
-        refusal, outcome = held(request.window, held_reason), "held"
+        refusal, outcome = held(request.window, held_reason, held_kind), "held"
     else:
         until = f" until {format_time(lease_until)} unless it renews" if lease_until else ""
         who = f" by {holder}" if holder else ""
@@ -160,24 +163,6 @@ def _refusal(connection: Connection, request: RunRequest, window: int, *, even_h
     end = "UPDATE runs SET outcome = %s, error = %s, finished_at = ledger_now() WHERE id = %s AND outcome IS NULL"
     connection.execute(end, (outcome, str(refusal), request.run_id))
     return refusal
-
-
-def held(window: Window, reason: str) -> GuardError:
-    """Return the error that says that a window waits for a person."""
-    release = f"dispatch-ledger reconcile --window {window} --release-hold"
-    return GuardError(f"window {window} is held: {reason}; when a person has looked, release it: {release}")
-
-
-def note_objects_checked(store: Store, tenure: Tenure) -> None:
-    """Remember that the window had no objects before its first run; safe to repeat."""
-    update = "UPDATE windows SET objects_checked_at = coalesce(objects_checked_at, ledger_now()) WHERE id = %s"
-    execute_fenced(store, tenure, update, (tenure.window_id,))
-
-
-def hold_window(store: Store, tenure: Tenure, reason: str) -> None:
-    """Hold the window for a person: no dispatch, repair or tagging until it is released; safe to repeat."""
-    update = "UPDATE windows SET held_at = coalesce(held_at, ledger_now()), held_reason = %s WHERE id = %s"
-    execute_fenced(store, tenure, update, (reason, tenure.window_id))
 
 
 def journal_page(store: Store, tenure: Tenure, page: PageFacts, bad: list[BadRecord]) -> None:
@@ -235,31 +220,6 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
         return completed[0]  # type: ignore[no-any-return]
 
     return store.transaction(work)
-
-
-ADOPTING = "its objects are being adopted, which has not ended"
-
-
-def still_adopting(window: Window) -> GuardError:
-    """Return the error that says that a window cannot be released yet."""
-    return GuardError(
-        f"window {window} is held, and {ADOPTING}: what is not adopted would be sent again under another key; "
-        "finish it first: dispatch-ledger recover --from-objects"
-    )
-
-
-def release_hold(store: Store, pipeline: str, window: Window) -> None:
-    """Let a held window be worked on again: a person has looked; safe to repeat."""
-
-    def work(connection: Connection) -> None:
-        row = window_id(connection, pipeline_id(connection, pipeline), window)
-        update = (
-            "UPDATE windows SET held_at = NULL, held_reason = NULL, "
-            "objects_checked_at = coalesce(objects_checked_at, ledger_now()) WHERE id = %s"
-        )
-        connection.execute(update, (row,))
-
-    store.transaction(work)
 
 
 def complete_reconcile(store: Store, tenure: Tenure, counts: RunCounts, unless: list[str]) -> datetime:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ledger.documents import rows
+from ledger.facts import HoldKind
 from ledger.instants import Window
 from ledger.reports import only, window_numbers
 from ledger.store import Connection
@@ -58,6 +59,7 @@ class Standing(msgspec.Struct, frozen=True):
     ended: bool
     state: str
     held_reason: str | None = None
+    held_kind: HoldKind | None = None
     completed_at: datetime | None = None
     last_outcome: str | None = None
     last_error: str | None = None
@@ -107,6 +109,7 @@ def _standing(
         ended=ended,
         state=found[0]["state"],
         held_reason=found[0]["held_reason"],
+        held_kind=found[0]["held_kind"],
         completed_at=found[0]["completed_at"],
         last_outcome=last.get("outcome"),
         last_error=last.get("error"),

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -68,6 +69,16 @@ class PipelineRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("name"),)
     id: int = Field(sa_column=Column(SmallInteger, Identity(always=True), primary_key=True))
     name: str = Field(sa_column=_text())
+    restored_at: datetime | None = Field(sa_column=_moment())
+
+
+class LedgerIdentityRow(SQLModel, table=True):
+    """Which ledger this is: one row, made once with the tables, and the same in every copy of them."""
+
+    __tablename__ = "ledger_identity"
+    __table_args__ = (CheckConstraint('"only"', name="ledger_identity_one_row"),)
+    only: bool = Field(sa_column=Column(Boolean, primary_key=True, server_default=text("true")))
+    ledger_id: UUID = Field(sa_column=_uuid())
 
 
 class JobRow(SQLModel, table=True):
@@ -155,7 +166,11 @@ class DestinationRow(SQLModel, table=True):
 
 
 class WindowRow(SQLModel, table=True):
-    """An hour of one pipeline, its lease and fence, and whether a person has to look first."""
+    """An hour of one pipeline, its lease and fence, how far it has come, and whether a person has to look first.
+
+    `seq` is raised by every run that gets the window, and by every opening of entries; so a ledger that was put back to
+    an earlier state has a smaller one than the witness beside the objects.
+    """
 
     __tablename__ = "windows"
     __table_args__ = (
@@ -164,6 +179,11 @@ class WindowRow(SQLModel, table=True):
         CheckConstraint("fence >= 0", name="windows_fence_not_negative"),
         CheckConstraint("(lease_run_id IS NULL) = (lease_until IS NULL)", name="windows_lease_whole"),
         CheckConstraint("(held_at IS NULL) = (held_reason IS NULL)", name="windows_hold_has_reason"),
+        CheckConstraint(
+            "held_kind IN ('guard', 'behind', 'adopting', 'adopted', 'person')",
+            name="windows_held_kind",
+        ),
+        CheckConstraint("seq >= 0", name="windows_seq_not_negative"),
         CheckConstraint(
             "num_nulls(verified_at, verified_evaluated, verified_due, verified_claimed) IN (0, 4) "
             "AND verified_evaluated >= verified_due AND verified_due >= verified_claimed AND verified_claimed >= 0",
@@ -184,6 +204,27 @@ class WindowRow(SQLModel, table=True):
     verified_evaluated: int | None = Field(sa_column=_big(nullable=True))
     verified_due: int | None = Field(sa_column=_big(nullable=True))
     verified_claimed: int | None = Field(sa_column=_big(nullable=True))
+    seq: int = Field(sa_column=_count())
+    held_kind: str | None = Field(sa_column=_text(nullable=True))
+
+
+class EventRow(SQLModel, table=True):
+    """What was decided about a window: that it is held, and by a person what became of it then."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        Index("events_window", "window_id"),
+        CheckConstraint("event IN ('held', 'adopted', 'vouched', 'released')", name="events_event"),
+        CheckConstraint("by IS NOT NULL OR event NOT IN ('vouched', 'released')", name="events_decision_has_somebody"),
+    )
+    id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    pipeline_id: int = Field(sa_column=_link("pipelines.id", SmallInteger))
+    window_id: int = Field(sa_column=_link("windows.id"))
+    at: datetime = Field(sa_column=_moment(nullable=False))
+    event: str = Field(sa_column=_text())
+    by: str | None = Field(sa_column=_text(nullable=True))
+    reason: str = Field(sa_column=_text())
+    run_id: UUID | None = Field(sa_column=_uuid(nullable=True))
 
 
 class RunRow(SQLModel, table=True):
@@ -369,7 +410,7 @@ class AttemptRow(SQLModel, table=True):
     __table_args__ = (
         Index("attempts_repeated", "entry_id", postgresql_where=text("number > 1")),
         CheckConstraint("number >= 1", name="attempts_number_from_one"),
-        CheckConstraint("outcome IN ('accepted', 'received', 'failed', 'refused')", name="attempts_outcome"),
+        CheckConstraint("outcome IN ('accepted', 'received', 'vouched', 'failed', 'refused')", name="attempts_outcome"),
         CheckConstraint("outcome <> 'accepted' OR message_id IS NOT NULL", name="attempts_accepted_has_message"),
     )
     entry_id: UUID = Field(sa_column=Column(UuidType, primary_key=True))

@@ -20,13 +20,14 @@ from ledger.errors import CancelledError, DispatchLedgerError, InputError
 from ledger.facts import RunCounts
 from ledger.instants import Window, parse_window, window_of_execute_time
 from ledger.settings import CONFIG_NAME, init_template, parse_duration
-from ops import consume_cli, doctor_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
+from ops import consume_cli, doctor_cli, hold_cli, logs, redo_cli, report_cli, service_cli, show_record, views, wiring
 from ops.context import CONTEXT, show_traceback
 from ops.context import say_error as _say_error
 from ops.signals import cancellable
 
 if TYPE_CHECKING:
     from dispatch.dispatcher import RunReport
+    from ledger.acknowledging import Note
     from reconcile.reconciler import Report
 
 _TASK_BYTES_MAX = 1024 * 1024
@@ -53,6 +54,7 @@ show_record.add_to(show_app)
 consume_cli.add_to(app)
 service_cli.add_to(app)
 doctor_cli.add_to(app)
+hold_cli.add_to(app)
 
 
 @app.callback()
@@ -167,6 +169,8 @@ def reconcile(
     release_hold: Annotated[
         bool, typer.Option("--release-hold", help="You have looked at the held windows given: let them go on.")
     ] = False,
+    reason: Annotated[str | None, typer.Option(help="With --release-hold: why they may go on.")] = None,
+    by: hold_cli.By = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
 ) -> None:
     """Go back to the source: find what was missed, left half-way, lost or sent twice, and repair what is safe."""
@@ -177,6 +181,7 @@ def reconcile(
         chosen = [parse_window(one) for one in dict.fromkeys(window or [])]
         back = None if lookback is None else _lookback(lookback)
         _check_reconcile(chosen, back, no_repair=no_repair, delete_orphans=delete_orphans, release_hold=release_hold)
+        release = _release_note(reason, by, asked=release_hold)
         settings = CONTEXT.settings()
         options = Options(
             settings.reconcile, settings.reconcile.grace, repair=not no_repair, delete_orphans=delete_orphans
@@ -185,7 +190,7 @@ def reconcile(
         with _progress() as on_progress, wired(settings, cancellation, on_progress) as dispatcher:
             require_ended(dispatcher, chosen)
             windows = chosen or windows_to_rescan(dispatcher, settings.reconcile.lookback if back is None else back)
-            report = wiring.reconciler(dispatcher, options).reconcile(windows, release_hold=release_hold)
+            report = wiring.reconciler(dispatcher, options).reconcile(windows, release=release)
     _report_reconcile(report, explicit=bool(chosen))
 
 
@@ -241,6 +246,16 @@ def _check_reconcile(
         raise InputError("--release-hold needs the window to release: --window START")
 
 
+def _release_note(reason: str | None, by: str | None, *, asked: bool) -> "Note | None":
+    if not asked:
+        if (reason, by) != (None, None):
+            raise InputError("--reason and --by belong to --release-hold")
+        return None
+    if reason is None:
+        raise InputError("--release-hold needs a reason, which is kept: --reason TEXT")
+    return hold_cli.note_of(by, reason)
+
+
 def _report_reconcile(report: "Report", *, explicit: bool) -> None:
     from reconcile.reconciler import report_document
 
@@ -253,30 +268,6 @@ def _report_reconcile(report: "Report", *, explicit: bool) -> None:
             _say_error(str(one.error))
             show_traceback(one.error)
     _exit(_worst(views.reconcile_exit_code(one, explicit=explicit) for one in report.windows))
-
-
-@app.command(epilog="Example: dispatch-ledger recover --from-objects")
-def recover(
-    from_objects: Annotated[
-        bool, typer.Option("--from-objects", help="Take what the stored objects prove into the ledger.")
-    ] = False,
-) -> None:
-    """Adopt stored objects into a lost ledger, as entries whose send is unknown; their windows are held for you."""
-    from reconcile.adopt import adopt_objects, adoption_document
-
-    if not from_objects:
-        raise InputError("say what to recover from: --from-objects")
-    settings = CONTEXT.settings()
-    with cancellable() as cancellation, wiring.dispatcher(settings, cancellation, lambda _: None) as dispatcher:
-        adoption = adopt_objects(dispatcher)
-    if CONTEXT.json:
-        CONTEXT.print_json(adoption_document(adoption))
-    else:
-        views.show_adopted(CONTEXT.console, adoption.windows)
-    if adoption.error is not None:
-        _say_error(str(adoption.error))
-        show_traceback(adoption.error)
-        _exit(views.error_exit_code(adoption.error))
 
 
 def _chosen_window(execute_time: str | None, task: str | None, window: str | None, *, due: bool) -> Window | None:

@@ -35,16 +35,20 @@ from dispatch.checks import (
     judge_retention,
     judge_sample,
     judge_table,
+    judge_witnesses,
     softened,
 )
 from dispatch.payload import overhead_bytes
-from ledger import checks, clock, schema, upgrading
+from dispatch.witnesses import read_witnesses
+from ledger import checks, clock, schema, upgrading, windows
 from ledger.checks import Check, failed, of_error, ok, skipped, warning
 from ledger.errors import DispatchLedgerError, InputError, MissingError, UnavailableError
 from ledger.facts import Destination
-from ledger.instants import window_at
+from ledger.instants import parse_window, window_at
 from ledger.server import address_of, inspect_server
 from ledger.settings import Settings, Sources, find_sources, load_settings
+from ledger.store import Store
+from ledger.witness import witness_folder
 from ops import wiring
 from ops.schedule import trigger_of
 
@@ -52,6 +56,7 @@ LOG = structlog.get_logger(__name__)
 # For all services together; each call has a limit of its own, far below.
 PATIENCE = timedelta(seconds=60)
 _TIMES_LOOKED_AT = 50
+_WITNESSES_LOOKED_AT = 200
 _AFTER_CONFIG = ("credentials", "table", "index", "projection", "bucket", "queue", "ledger", "revision", "clock")
 _AFTER_TABLE = ("query", "read_again", "record")
 _AFTER_QUEUE = ("visibility", "retention", "dead_letter_queue", "tries")
@@ -148,7 +153,7 @@ def examine_services(settings: Settings) -> list[Check]:
                 "bucket": lambda: _examine_bucket(inspector, settings),
                 "queue": lambda: _examine_queues(inspector, settings),
             }
-        groups["ledger"] = lambda: _examine_ledger(settings)
+        groups["ledger"] = lambda: _examine_ledger(settings, inspector)
         found = _at_once(groups)
     if inspector is None:
         return [*lines, *found]
@@ -235,7 +240,7 @@ def _examine_bucket(inspector: Inspector, settings: Settings) -> list[Check]:
         return [of_error("bucket", bucket, error, mend), skipped("lifecycle", bucket, "the bucket cannot be used")]
     return [
         judge_bucket(facts, bucket, inspector.region),
-        judge_lifecycle(facts, bucket, prefix, settings.reconcile.deep_lookback),
+        judge_lifecycle(facts, bucket, prefix, settings.pipeline, settings.reconcile.deep_lookback),
     ]
 
 
@@ -314,7 +319,7 @@ def _overhead_bytes(settings: Settings, queue: str) -> int:
     )
 
 
-def _examine_ledger(settings: Settings) -> list[Check]:
+def _examine_ledger(settings: Settings, inspector: Inspector | None) -> list[Check]:
     embedded = settings.ledger.database_url == wiring.EMBEDDED
     subject = wiring.EMBEDDED if embedded else address_of(settings.ledger.database_url)
     skips = ("durability", "connections", "session", "revision", "write")
@@ -322,6 +327,7 @@ def _examine_ledger(settings: Settings) -> list[Check]:
         with wiring.database(settings) as url:
             inspected = inspect_server(url)
             revision = _examine_revision(url, subject, embedded=embedded)
+            witness = _examine_witnesses(url, settings, inspector if revision.state == "ok" else None)
     except DispatchLedgerError as error:
         return [
             of_error("ledger", subject, error),
@@ -333,7 +339,28 @@ def _examine_ledger(settings: Settings) -> list[Check]:
         revision,
         checks.judge_rights(subject, inspected.facts, inspected.missing_rights),
         checks.judge_clock(subject, inspected.facts.skew),
+        witness,
     ]
+
+
+def _examine_witnesses(url: str, settings: Settings, inspector: Inspector | None) -> Check:
+    """Compare the newest windows' witnesses with the ledger: was it put back, and is it the only one?"""
+    bucket, pipeline = settings.objects.bucket, settings.pipeline
+    folder = witness_folder(settings.objects.prefix, pipeline)
+    where = f"{bucket}/{folder}"
+    if inspector is None or not bucket:
+        return skipped("witness", where, "ledger and bucket cannot be compared")
+    try:
+        with Store(url) as store:
+            newest = inspector.newest_keys(bucket, folder, _WITNESSES_LOOKED_AT)
+            chosen = [parse_window(key.removeprefix(folder).removesuffix(".json")) for key in newest]
+            origin = windows.read_origin(store, pipeline)
+            places = {(bucket, settings.objects.prefix), *origin.places}
+            found = read_witnesses(inspector, places, pipeline, chosen)
+            behind = windows.find_behind(store, pipeline, found, origin.ledger_id)
+    except DispatchLedgerError as error:
+        return of_error("witness", where, error)
+    return judge_witnesses(where, len(chosen), behind)
 
 
 def _examine_revision(url: str, subject: str, *, embedded: bool) -> Check:

@@ -111,6 +111,8 @@ def _ledger_metrics(gauges: Gauges) -> Iterator[Metric]:
     yield _one("entry_oldest_unfinished_seconds", "Age of the oldest of them.", gauges.oldest_entry_s)
     yield _one("windows_owed", "Closed windows within schedule.catch_up that nobody has dispatched.", gauges.owed)
     yield _one("windows_held", "Windows that wait for a person.", gauges.held)
+    behind = "Windows held because the ledger was put back to an earlier state, or another one works under its name."
+    yield _one("windows_behind", behind, gauges.behind)
     for name, at in (("dispatch", gauges.dispatched_at), ("reconcile", gauges.reconciled_at)):
         if at is not None:
             text = f"When a {name} of a window last came to its end, in seconds since 1970."

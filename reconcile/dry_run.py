@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from dispatch.dry_run import DryDispatcher
+from ledger.acknowledging import Note
 from ledger.dry_run import FIRST_NEW_ID
 from ledger.errors import DispatchLedgerError
 from ledger.evidence import WindowFacts
@@ -20,17 +21,17 @@ class DryReconciler(Reconciler):
 
     dispatcher: DryDispatcher
 
-    def reconcile(self, windows: Iterable[Window], *, release_hold: bool = False) -> Report:
+    def reconcile(self, windows: Iterable[Window], *, release: Note | None = None) -> Report:
         """Say what a reconcile of these windows would do, in the order given."""
-        report = super().reconcile(windows, release_hold=release_hold)
+        report = super().reconcile(windows, release=release)
         report.dry_run = True
         return report
 
     def reconcile_window(
-        self, window: Window, *, release_hold: bool = False, run_id: UUID | None = None
+        self, window: Window, *, release: Note | None = None, run_id: UUID | None = None
     ) -> WindowReport:
         """Say what a reconcile of one window would do; a failure is in the report, not raised."""
-        report = super().reconcile_window(window, release_hold=release_hold, run_id=run_id)
+        report = super().reconcile_window(window, release=release, run_id=run_id)
         store = self.dispatcher.store
         try:
             now = store.states_now([one["id"] for one in report.findings])
@@ -42,7 +43,7 @@ class DryReconciler(Reconciler):
         return report
 
     def _facts(self, window: Window) -> WindowFacts:
-        self.dispatcher.store.take(window)
+        self.dispatcher.take(window)
         return super()._facts(window)
 
 

@@ -2,7 +2,8 @@
 
 from itertools import islice
 
-from ledger import runs
+from ledger import windows
+from ledger.holds import held
 from reconcile.objects import unreferenced
 from reconcile.orphans import look_into
 from reconcile.rescan import Rescan
@@ -18,10 +19,12 @@ def guard_missed(rescan: Rescan) -> None:
     """
     if not rescan.options.guarded or not rescan.missed:
         return
-    reason = _too_many(rescan) or _promised_before(rescan)
-    if reason is not None:
-        runs.hold_window(rescan.run.store, rescan.run.tenure, reason)
-        raise runs.held(rescan.run.tenure.window, reason)
+    store, tenure = rescan.run.store, rescan.run.tenure
+    if (reason := _promised_before(rescan)) is not None:
+        raise windows.hold_behind(store, tenure, reason)
+    if (reason := _too_many(rescan)) is not None:
+        windows.hold(store, tenure, "guard", reason)
+        raise held(tenure.window, reason)
 
 
 def _too_many(rescan: Rescan) -> str | None:

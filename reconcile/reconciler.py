@@ -8,13 +8,17 @@ from uuid import UUID
 
 import structlog
 
-from dispatch.dispatcher import Dispatcher, guard_against_lost_ledger, outcome_of
+from dispatch.dispatcher import Dispatcher, outcome_of
+from dispatch.run import Run
+from dispatch.witnesses import enter
 from ledger import evidence, findings, history, runs
+from ledger.acknowledging import Note
 from ledger.canonical import utf8
 from ledger.errors import BusyError, CancelledError, CorruptError, DispatchLedgerError, GuardError, InputError
 from ledger.evidence import WindowFacts
 from ledger.facts import RunCounts, RunOutcome
 from ledger.findings import Seen
+from ledger.holds import held, not_released
 from ledger.ids import new_id
 from ledger.instants import Window
 from ledger.store import Store
@@ -89,32 +93,35 @@ class Reconciler:
     dispatcher: Dispatcher
     options: Options
 
-    def reconcile(self, windows: Iterable[Window], *, release_hold: bool = False) -> Report:
+    def reconcile(self, windows: Iterable[Window], *, release: Note | None = None) -> Report:
         """Reconcile windows in the order given; one that fails does not keep the others from being looked at.
 
         The report bears the id of the first window's run.
+
+        Args:
+            release: who lets those that are held go on, and why.
         """
         report = Report(new_id())
         run_id = report.run_id
         for window in windows:
-            report.windows.append(self.reconcile_window(window, release_hold=release_hold, run_id=run_id))
+            report.windows.append(self.reconcile_window(window, release=release, run_id=run_id))
             run_id = new_id()
             if isinstance(report.windows[-1].error, CancelledError):
                 break
         return report
 
     def reconcile_window(
-        self, window: Window, *, release_hold: bool = False, run_id: UUID | None = None
+        self, window: Window, *, release: Note | None = None, run_id: UUID | None = None
     ) -> WindowReport:
         """Reconcile one window; a failure is in the report, not raised.
 
         Args:
-            release_hold: a person has looked at a held window and lets it go on, without the guard.
+            release: who has looked at a held window and lets it go on, without the guard, and why.
         """
         report = WindowReport(window)
         try:
             self.dispatcher.cancellation.check()
-            self._look(report, release_hold=release_hold, run_id=run_id or new_id())
+            self._look(report, release, run_id or new_id())
         except DispatchLedgerError as error:
             report.error, report.outcome = error, outcome_of(error)
             report.held = str(error) if isinstance(error, GuardError) else None
@@ -131,25 +138,22 @@ class Reconciler:
             report.error = report.error or error
         return report
 
-    def _look(self, report: WindowReport, *, release_hold: bool, run_id: UUID) -> None:
+    def _look(self, report: WindowReport, release: Note | None, run_id: UUID) -> None:
         window = report.window
         facts = self._facts(window)
-        release = release_hold and facts.held_reason is not None
+        note = release if facts.held_reason is not None else None
         if facts.leased:
             raise BusyError(f"window {window} is being worked on; try again later")
-        if facts.held_reason is not None and not release:
-            raise runs.held(window, facts.held_reason)
-        if release and facts.held_reason == runs.ADOPTING:
-            raise runs.still_adopting(window)
+        if facts.held_reason is not None:
+            refusal = held(window, facts.held_reason, facts.held_kind) if note is None else None
+            refusal = refusal or not_released(window, facts.held_kind)
+            if refusal is not None:
+                raise refusal
         report.left_alone = self._leave_alone(window, facts)
-        if report.left_alone is not None:
-            if release:
-                raise GuardError(f"window {window} stays held: {report.left_alone}; release it after reconcile.grace")
-            return
-        if release:
-            runs.release_hold(self._store, self._pipeline, window)
-        options = replace(self.options, guarded=False, grace=timedelta()) if release else self.options
-        self._rescan(report, facts, options, run_id)
+        if report.left_alone is None:
+            self._rescan(report, facts, note, run_id)
+        elif note is not None:
+            raise GuardError(f"window {window} stays held: {report.left_alone}; release it after reconcile.grace")
 
     def _facts(self, window: Window) -> WindowFacts:
         return evidence.window_facts(self._store, self._pipeline, window)
@@ -171,14 +175,23 @@ class Reconciler:
             return f"its last run ended less than {_shown(grace)} ago"
         return None
 
-    def _rescan(self, report: WindowReport, facts: WindowFacts, options: Options, run_id: UUID) -> None:
+    def _rescan(self, report: WindowReport, facts: WindowFacts, note: Note | None, run_id: UUID) -> None:
+        """Look at a window under its lease.
+
+        Args:
+            note: who lets it go on, if it is held.
+        """
         request = replace(self.dispatcher.request(report.window, "reconcile"), run_id=run_id)
-        started = runs.start_run(self._store, request)
+        started = runs.start_run(self._store, request, even_held=note is not None)
+        options = self.options if note is None else replace(self.options, guarded=False, grace=timedelta())
         report.run_id = started.tenure.run_id
         bound = structlog.contextvars.bound_contextvars(window=report.window.name, run_id=str(report.run_id))
-        with bound, self.dispatcher.working(started, report.counts) as run:
+
+        def begin(run: Run) -> None:
+            enter(run, note, adopted=facts.held_kind == "adopted")
+
+        with bound, self.dispatcher.working(started, report.counts, begin) as run:
             run.skips_claimed = False
-            guard_against_lost_ledger(run, started)
             rescan = Rescan(run, options, facts.completed)
             reconcile_window(rescan, owed=self._is_owed(report.window))
             runs.complete_reconcile(self._store, run.tenure, run.counts, _not_looked_at(rescan))

@@ -34,8 +34,10 @@ from ledger.gathering import (
     iter_promised,
     supersede,
 )
+from ledger.holds import held
 from ledger.ids import new_id
 from ledger.instants import Window
+from ledger.leases import raise_seq
 from ledger.plans import LISTED_MAX, Amount, Plan, PlannedJob, Scope
 from ledger.runs import Started
 from ledger.store import Connection, Store
@@ -181,7 +183,7 @@ def require_applicable(store: Store, pipeline: str, plan_id: UUID) -> None:
         return
     facts = evidence.window_facts(store, pipeline, plan.window)
     if facts.held_reason is not None:
-        raise runs.held(plan.window, facts.held_reason)
+        raise held(plan.window, facts.held_reason, facts.held_kind)
     if facts.leased:
         raise BusyError(f"window {plan.window} is being worked on; try again later")
 
@@ -249,6 +251,8 @@ def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> bool:
                 "has ended or its claim has run out, then apply again"
             )
         plans.begin_plan(connection, run.tenure, plan.id, by)
+        if seen.entries:
+            raise_seq(connection, run.tenure)
         first.append(seen)
         return seen
 
@@ -258,6 +262,7 @@ def _begin(dispatcher: Dispatcher, run: Run, plan: Plan, by: str) -> bool:
         plans.mark_stale(run.store, plan.id, str(reason))
         raise GuardError(f"plan {plan.id} is out of date: {reason}; nothing was sent, make another one") from None
     if seen is not None:
+        run.tenure.progress.seq += bool(seen.entries)
         seen.keep_books(run)
     return seen is not None
 
@@ -354,7 +359,15 @@ def _judge_again(item: Item | None, one: Promised, rules: Rules) -> _Verdict:
 
 def _line(one: Promised, verdict: _Verdict) -> bytes:
     digest = None if verdict.record is None else sha256(verdict.record.body).hex()
-    known = [one.booking_ns, one.record_id, one.generation, str(one.entry_id), one.unfinished, one.receipts]
+    known = [
+        one.booking_ns,
+        one.record_id,
+        one.generation,
+        str(one.entry_id),
+        one.unfinished,
+        one.receipts,
+        one.forgotten,
+    ]
     return canonical_json([*known, verdict.name, digest]) + b"\n"
 
 

@@ -38,6 +38,7 @@ INDEX = "BookingDateUTC-BookingTimeUTC-index"
 _READY_WITHIN_S = 30.0
 _STOP_WITHIN_S = 5.0
 _START_ATTEMPTS = 3
+_WITNESSES = "/_ledger/"
 _MESSAGES_MAX = 20_000
 
 Item = dict[str, dict[str, Any]]
@@ -322,7 +323,19 @@ class World:
     # The objects
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Read every object of the bucket whose key begins with `prefix`."""
+        """Read every object of the bucket whose key begins with `prefix`, without the windows' witnesses."""
+        return {key: body for key, body in self._objects(prefix).items() if _WITNESSES not in key}
+
+    def witnesses(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """Read what lies beside the objects of how far each window has come, by key."""
+        return {key: json.loads(body) for key, body in self._objects(prefix).items() if _WITNESSES in key}
+
+    def forget_witnesses(self) -> None:
+        """Remove what lies beside the objects of how far each window has come."""
+        for key in self.witnesses():
+            self.s3.delete_object(Bucket=self.bucket, Key=key)
+
+    def _objects(self, prefix: str) -> dict[str, bytes]:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
         return {key: self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read() for key in keys}

@@ -17,6 +17,7 @@ from dispatch.run import Cancellation
 from ledger.acknowledging import parse_note
 from ledger.canonical import unpacked_id
 from ledger.dry_run import DryStore
+from ledger.ids import new_id
 from ledger.instants import Window, parse_window
 from ledger.plans import Scope, plan_document
 from ledger.settings import Settings, env_name, load_settings
@@ -26,9 +27,12 @@ from reconcile.adopt import adopt_objects, adoption_document
 from reconcile.reconciler import report_document
 from reconcile.redo import Applied, apply_plan, make_plan, scope_of_group
 from reconcile.rescan import Options
+from reconcile.restored import Word, decide, decided_document, recover_restored
 from tests.aws_servers import World
+from tests.quick_postgres import named, tell
 
 WINDOW = "2026-09-17T15:00:00Z"
+RELEASE = parse_note("ann", "looked at it, ticket 4711")
 FLOWS: Mapping[str, Mapping[str, str]] = {
     "full": {"dispatch.pagination_enabled": "false"},
     "staged": {"dispatch.pagination_enabled": "true", "dispatch.grouping": "window"},
@@ -127,7 +131,7 @@ class Rig:
             chosen = dispatcher.settings.reconcile
             options = Options(chosen, chosen.grace, repair=repair, delete_orphans=delete_orphans)
             wanted = [parse_window(one) for one in windows or (WINDOW,)]
-            report = wiring.reconciler(dispatcher, options).reconcile(wanted, release_hold=release_hold)
+            report = wiring.reconciler(dispatcher, options).reconcile(wanted, release=RELEASE if release_hold else None)
             return _decoded(report_document(report))  # type: ignore[no-any-return]
 
     def plan(self, window: str = WINDOW, *, groups: Sequence[str] = (), by: str = "ann", **wanted: Any) -> Any:
@@ -150,6 +154,47 @@ class Rig:
         """Adopt the stored objects; gives the document."""
         with self.dispatcher() as dispatcher:
             return adoption_document(adopt_objects(dispatcher))
+
+    def recover(self, **settings: str) -> dict[str, Any]:
+        """Do what `recover --restored` does; gives the document."""
+        with self.dispatcher(**settings) as dispatcher:
+            return adoption_document(recover_restored(dispatcher))
+
+    def decide(self, word: Word, window: str = WINDOW, **settings: str) -> dict[str, Any]:
+        """Say what the adopted jobs of a window are; gives the document."""
+        with self.dispatcher(**settings) as dispatcher:
+            return decided_document(decide(dispatcher, parse_window(window), word, RELEASE))
+
+    # Copies of the whole ledger
+
+    def back_up(self) -> str:
+        """Copy the ledger as it is, with everything in it; returns the copy's name. Whoever is connected is cut off."""
+        copy = f"copy_{new_id().hex[-12:]}"
+        self._copy(self.database, copy)
+        return copy
+
+    def put_back(self, copy: str) -> None:
+        """Put a copy in the ledger's place, under everybody's feet."""
+        self._close()
+        tell(named(self.url, "postgres"), f'DROP DATABASE "{self.database}" WITH (FORCE)')
+        self._copy(copy, self.database)
+
+    @property
+    def database(self) -> str:
+        """The name of the ledger's database."""
+        return str(connect_arguments(self.url)["dbname"])
+
+    def _copy(self, source: str, copy: str) -> None:
+        self._close()
+        place = named(self.url, "postgres")
+        cut_off = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname"
+        tell(place, f"{cut_off} = '{source}'")
+        tell(place, f'CREATE DATABASE "{copy}" TEMPLATE "{source}"')
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def expire_leases(self, pipeline: str) -> None:
         """Let the leases of dead runs run out."""
@@ -196,6 +241,11 @@ class Rig:
         """Read the detail of the one finding of a kind."""
         return json.loads(self.value("SELECT detail FROM findings WHERE kind = %s", kind))
 
+    def events(self) -> list[dict[str, Any]]:
+        """List what was decided about windows, in order."""
+        found = self.rows("SELECT event, by, reason FROM events ORDER BY id")
+        return [{"event": event, "by": by, "reason": reason} for event, by, reason in found]
+
     def assert_books_balance(self) -> None:
         """Check invariant I4 and what hangs on it, over everything that the ledger holds."""
         unbalanced = self.rows(
@@ -214,7 +264,7 @@ class Rig:
             "HAVING count(claims.entry_id) <> CASE WHEN void_reason IS NULL THEN records_n ELSE 0 END"
         )
         finished = "SELECT id FROM entries EXCEPT SELECT entry_id FROM payload_parts"
-        sent = "SELECT entry_id FROM attempts WHERE outcome = 'accepted'"
+        sent = "SELECT entry_id FROM attempts WHERE outcome IN ('accepted', 'vouched')"
         void = "SELECT id FROM entries WHERE void_reason IS NOT NULL"
         assert not self.rows(f"({finished}) EXCEPT ({sent}) EXCEPT ({void})"), "what is finished was sent or is void"
         assert not self.rows(f"({sent}) INTERSECT SELECT entry_id FROM payload_parts"), "what was sent is finished"

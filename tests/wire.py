@@ -46,7 +46,8 @@ class Request:
 
         The `X-Amz-Target` as it is (`DynamoDB_20120810.Query`, `AmazonSQS.SendMessageBatch`); for S3 the method, what
         it is applied to, and the subresource (`PUT object`, `POST object?uploads`, `GET bucket?list-type`, `GET
-        service`); for the emulators' own paths the method and the path (`POST /moto-api/reset`).
+        service`; a window's witness is no object, but a `witness`); for the emulators' own paths the method and the
+        path (`POST /moto-api/reset`).
         """
         target: str | None = self.headers.get("X-Amz-Target")
         if target:
@@ -55,7 +56,8 @@ class Request:
         if address.path.startswith(("/moto-api", "/_ministack")):
             return f"{self.method} {address.path}"
         bucket, _, key = address.path.lstrip("/").partition("/")
-        noun = "object" if key else "bucket" if bucket else "service"
+        thing = "witness" if "/_ledger/" in key else "object"
+        noun = thing if key else "bucket" if bucket else "service"
         asked = {name for name, _ in parse_qsl(address.query, keep_blank_values=True)}
         subresource = next((f"?{name}" for name in _S3_SUBRESOURCES if name in asked), "")
         return f"{self.method} {noun}{subresource}"

@@ -1,6 +1,8 @@
 """What AWS says of identity, table, bucket and queues, for `doctor`. Nothing is written, and no message is received."""
 
 import threading
+from collections import deque
+from contextlib import closing
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -115,6 +117,31 @@ class Inspector:
         with translated(f"listing bucket {name}"):
             self._s3.list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
         return BucketFacts(region, self._lifecycle(name))
+
+    def newest_keys(self, bucket: str, folder: str, most: int) -> list[str]:
+        """List the last keys below a folder, in their order; what lies in a bucket that does not exist is nothing."""
+        keys: deque[str] = deque(maxlen=most)
+        request = {"Bucket": bucket, "Prefix": folder}
+        with translated(f"listing bucket {bucket}"):
+            try:
+                for page in self._s3.get_paginator("list_objects_v2").paginate(**request):
+                    keys.extend(one["Key"] for one in page.get("Contents") or [])
+            except ClientError as error:
+                if code_of(error) != "NoSuchBucket":
+                    raise
+        return list(keys)
+
+    def fetch(self, bucket: str, key: str) -> tuple[bytes, str] | None:
+        """Return a small object with its entity tag; None when it, or its bucket, is not there."""
+        with translated(f"reading an object in bucket {bucket}"):
+            try:
+                answer = self._s3.get_object(Bucket=bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in {"404", "NoSuchKey", "NoSuchBucket"}:
+                    return None
+                raise
+            with closing(answer["Body"]) as body:
+                return bytes(body.read()), answer["ETag"]
 
     def _lifecycle(self, bucket: str) -> list[dict[str, Any]] | None:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import obstore
 from botocore.exceptions import ClientError
+from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store
 
 from dispatch.aws.errors import code_of, translated
@@ -39,6 +40,10 @@ class Upload(msgspec.Struct, frozen=True):
     key: str
     body: bytes
     metadata: dict[str, str]
+
+
+class ConditionFailedError(Exception):
+    """What was to be replaced is not there as it was; nothing was stored."""
 
 
 class ListedObject(msgspec.Struct, frozen=True):
@@ -136,12 +141,50 @@ class S3Objects:
             )
         return StoredObject(size, answer["e_tag"] or "")
 
-    def has_any(self, prefix: str) -> bool:
+    def put_if(self, bucket: str, upload: Upload, etag: str | None) -> str:
+        """Store an object in the place of the version with this entity tag; of none, when that is None.
+
+        Returns:
+            The entity tag of what was stored.
+
+        Raises:
+            ConditionFailedError: when another version lies there; also when this very call was repeated after a lost
+                answer, and has replaced it before.
+        """
+        with translated(f"storing an object in bucket {bucket}"):
+            try:
+                answer = obstore.put(
+                    self._store(bucket),
+                    upload.key,
+                    upload.body,
+                    attributes=_attributes(upload.metadata),
+                    use_multipart=False,
+                    mode="create" if etag is None else {"e_tag": etag},
+                )
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise ConditionFailedError from error
+        return answer["e_tag"] or ""
+
+    def fetch(self, bucket: str, key: str) -> tuple[bytes, str] | None:
+        """Return a small object with its entity tag; None when it, or its bucket, is not there."""
+        with translated(f"reading an object in bucket {bucket}"):
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in _GONE or self._is_gone(bucket, error):
+                    return None
+                raise
+            with closing(answer["Body"]) as body:
+                return bytes(body.read()), answer["ETag"]
+
+    def has_any(self, bucket: str, prefix: str) -> bool:
         """Say whether any object's key begins with `prefix`."""
-        return any(True for _ in self.listing(self.bucket, prefix))
+        return any(True for _ in self.listing(bucket, prefix))
 
     def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
         """Yield the objects whose key begins with `prefix`, in the byte order of their keys, a page at a time.
+
+        A bucket of before that does not exist any more holds none.
 
         Raises:
             CorruptError: when the store lists keys out of order, or one twice: nothing can be concluded from that.
@@ -150,7 +193,12 @@ class S3Objects:
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
         while True:
             with translated(f"listing bucket {bucket}"):
-                page = self._client.list_objects_v2(**request)
+                try:
+                    page = self._client.list_objects_v2(**request)
+                except ClientError as error:
+                    if self._is_gone(bucket, error):
+                        return
+                    raise
             for one in page["Contents"]:
                 if one["Key"] <= before:  # by code points, which is the byte order of UTF-8
                     raise CorruptError(
@@ -163,6 +211,10 @@ class S3Objects:
             if not page["IsTruncated"]:
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _is_gone(self, bucket: str, error: ClientError) -> bool:
+        """Say whether a bucket that the settings no longer name is not there any more."""
+        return code_of(error) == "NoSuchBucket" and bucket != self.bucket
 
     def find(self, bucket: str, key: str) -> ListedObject | None:
         """Return an object as it is now, or None."""

@@ -9,4 +9,4 @@ WHERE id = %(window_id)s
   AND (held_at IS NULL OR %(even_held)s)
   AND (completed_at IS NULL OR NOT %(only_owed)s)
   AND (lease_until IS NULL OR lease_until <= ledger_now() OR lease_run_id = %(run_id)s)
-RETURNING fence, objects_checked_at IS NOT NULL
+RETURNING fence, objects_checked_at IS NOT NULL, seq

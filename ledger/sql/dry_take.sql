@@ -1,11 +1,13 @@
 -- Guarantees: the temporary tables of a dry run hold what the ledger does of one window, as of one moment, and nothing of
 -- another but the claims on the hour; with the entries of the neighbours that own such claims of this window.
 CLOSE ALL;
-TRUNCATE runs, pages, entries, payload_parts, open_attempts, attempts, staged_records, findings, stored_objects, taken;
+TRUNCATE runs, pages, entries, payload_parts, open_attempts, attempts, staged_records, findings, events, stored_objects,
+    taken;
 INSERT INTO taken VALUES (ledger_now());
-DELETE FROM windows WHERE pipeline_id = {pipeline_id} AND start_s = {start_s};
+DELETE FROM windows WHERE pipeline_id = {pipeline_id} AND start_s BETWEEN {start_s} - 3600 AND {start_s} + 3600;
 INSERT INTO windows OVERRIDING SYSTEM VALUE
-SELECT * FROM {ledger}.windows WHERE pipeline_id = {pipeline_id} AND start_s = {start_s};
+SELECT * FROM {ledger}.windows
+WHERE pipeline_id = {pipeline_id} AND start_s BETWEEN {start_s} - 3600 AND {start_s} + 3600;
 DELETE FROM claims WHERE booking_ns % 3600000000000 <> 0;
 INSERT INTO claims
 SELECT * FROM {ledger}.claims WHERE pipeline_id = {pipeline_id} AND booking_ns BETWEEN {start_ns} AND {end_ns}

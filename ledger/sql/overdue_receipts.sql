@@ -3,7 +3,7 @@ SELECT entries.id, entries.idempotency_key, destinations.queue, receipts.state, 
        min(attempts.answered_at)
 FROM entries
 JOIN destinations ON destinations.id = entries.destination_id
-JOIN attempts ON attempts.entry_id = entries.id AND attempts.outcome IN ('accepted', 'received')
+JOIN attempts ON attempts.entry_id = entries.id AND attempts.outcome IN ('accepted', 'received', 'vouched')
 LEFT JOIN receipts ON receipts.pipeline_id = %(pipeline_id)s AND receipts.idempotency_key = entries.idempotency_key
 WHERE entries.window_id = %(window_id)s AND entries.void_reason IS NULL AND entries.id > %(after)s
   AND attempts.answered_at <= ledger_now() - %(within)s::interval

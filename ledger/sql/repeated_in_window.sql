@@ -6,7 +6,7 @@ SELECT entries.id, entries.idempotency_key, destinations.queue, count(*) FILTER 
         AND receipts.idempotency_key = entries.idempotency_key AND receipts.state = 'completed')
 FROM entries
 JOIN destinations ON destinations.id = entries.destination_id
-JOIN all_attempts ON all_attempts.entry_id = entries.id AND outcome IN ('unknown', 'accepted', 'received')
+JOIN all_attempts ON all_attempts.entry_id = entries.id AND outcome IN ('unknown', 'accepted', 'received', 'vouched')
 WHERE entries.id IN (SELECT entry_id FROM attempts WHERE number > 1 UNION ALL SELECT entry_id FROM open_attempts)
   AND entries.window_id = %(window_id)s AND entries.void_reason IS NULL
   AND NOT EXISTS (SELECT 1 FROM payload_parts

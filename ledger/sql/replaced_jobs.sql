@@ -1,10 +1,10 @@
--- The jobs that hold an occurrence which this run sends again, other than its own: the state of their receipt, and whether
+-- The jobs that hold an occurrence which this run (or any) sends again, other than its own: the state of their receipt, and whether
 -- they owe nothing any more, because each of their records is sent again, or was before, or is no longer due.
 WITH mine AS MATERIALIZED (
     SELECT booking_ns, record_id, generation FROM claims
     WHERE pipeline_id = %(pipeline_id)s AND booking_ns BETWEEN %(start_ns)s AND %(end_ns)s
       AND entry_id IN (SELECT id FROM entries
-                       WHERE window_id = %(window_id)s AND generation > 0 AND run_id = %(run_id)s)
+                       WHERE window_id = %(window_id)s AND generation > 0 AND (run_id = %(run_id)s OR %(of_any_run)s))
 ), replaced AS MATERIALIZED (
     SELECT DISTINCT earlier.entry_id
     FROM mine

@@ -9,7 +9,7 @@ WITH promised AS MATERIALIZED (
     SELECT entry_id, count(*) AS claims FROM claims
     WHERE pipeline_id = %(pipeline_id)s AND booking_ns BETWEEN %(start_ns)s AND %(end_ns)s GROUP BY entry_id
 ), tried AS (
-    SELECT entry_id, bool_or(outcome IN ('accepted', 'received')) AS proven
+    SELECT entry_id, bool_or(outcome IN ('accepted', 'received', 'vouched')) AS proven
     FROM all_attempts WHERE entry_id IN (SELECT id FROM promised) GROUP BY entry_id
 ), judged AS (
     SELECT records_n, void, coalesce(claims, 0) AS claims, CASE WHEN void THEN 0 ELSE records_n END AS owned,

@@ -27,7 +27,9 @@ WITH chosen AS MATERIALIZED (
     SELECT window_id, count(*) AS open_findings FROM findings
     WHERE window_id IN (SELECT id FROM chosen) AND state = 'open' GROUP BY window_id
 )
-SELECT chosen.id, chosen.start_s, chosen.held_reason, chosen.completed_at,
+SELECT chosen.id, chosen.start_s, chosen.held_reason, chosen.held_at,
+       CASE WHEN chosen.held_at IS NOT NULL THEN coalesce(chosen.held_kind, 'guard') END AS held_kind, chosen.seq,
+       chosen.completed_at,
        CASE WHEN chosen.held_at IS NOT NULL THEN 'held'
             WHEN chosen.lease_until > ledger_now() THEN 'running'
             WHEN chosen.completed_at IS NOT NULL AND last_run.completed AND begun.window_id IS NULL THEN 'dispatched'

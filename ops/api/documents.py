@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from dispatch.explaining import Reason
 from dispatch.lookup import SourceVerdict
-from ledger.facts import Cause, FindingState, Flow, Repair, RunOutcome
+from ledger.facts import Cause, FindingState, Flow, HoldKind, Repair, RunOutcome
 from ledger.jobs import Kind, Lane, Status
 from ledger.plans import PlanState
 
@@ -217,6 +217,9 @@ class WindowStory(Told):
     pipeline: str
     state: WindowState
     held: str | None = Field(default=None, description="Why a person has to look first.")
+    held_kind: HoldKind | None = Field(default=None, description="What kind of reason that is.")
+    held_at: datetime | None = None
+    seq: int = Field(description="How far the window has come; its witness beside the objects has no greater number.")
     completed_at: datetime | None = None
     verified_at: datetime | None = None
     coverage: float | None = None
@@ -235,7 +238,7 @@ class Send(BaseModel):
     fence: int
     marked_at: datetime
     answered_at: datetime | None
-    outcome: Literal["unknown", "accepted", "received", "failed", "refused"]
+    outcome: Literal["unknown", "accepted", "received", "vouched", "failed", "refused"]
     object_bytes: int
     object_etag: str
     message_id: str | None

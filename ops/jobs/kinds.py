@@ -149,9 +149,8 @@ def _reconcile(task: Task) -> Outcome:
     windows = params.chosen or windows_to_rescan(dispatcher, lookback)
     options = Options(settings, settings.grace, repair=not params.no_repair, delete_orphans=params.delete_orphans)
     reconciler = Reconciler(dispatcher, options)
-    return _reconcile_each(
-        task, windows, lambda window: reconciler.reconcile_window(window, release_hold=params.release_hold)
-    )
+    release = None if params.reason is None else parse_note(task.job.created_by, params.reason)
+    return _reconcile_each(task, windows, lambda window: reconciler.reconcile_window(window, release=release))
 
 
 def _reconcile_each(task: Task, windows: list[Window], look: Callable[[Window], WindowReport]) -> Outcome:

@@ -154,6 +154,7 @@ class ReconcileParams(Strict):
     no_repair: bool = False
     delete_orphans: bool = False
     release_hold: bool = False
+    reason: Optional[Text] = Field(default=None, description="Why held windows may go on; with release_hold.")
 
     @property
     def chosen(self) -> list[Window]:
@@ -169,6 +170,8 @@ class ReconcileParams(Strict):
             raise ValueError("no_repair goes neither with delete_orphans nor with release_hold")
         if self.release_hold and not self.chosen:
             raise ValueError("release_hold needs the windows to release")
+        if self.release_hold != (self.reason is not None):
+            raise ValueError("release_hold and the reason for it go together")
         return self
 
 

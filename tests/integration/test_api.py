@@ -194,7 +194,10 @@ def test_queues_that_nobody_made_cost_nobody_an_answer(bench: JobRig, ledger_url
         ({"kind": "reconcile", "params": {"lookback": "soon"}}, "lookback"),
         ({"kind": "reconcile", "params": {"lookback": "6h", "window": WINDOW}}, "either windows or lookback"),
         ({"kind": "reconcile", "params": {"window": WINDOW, "no_repair": True, "delete_orphans": True}}, "no_repair"),
-        ({"kind": "reconcile", "params": {"release_hold": True}}, "release_hold needs"),
+        ({"kind": "reconcile", "params": {"release_hold": True, "reason": "x"}}, "release_hold needs"),
+        ({"kind": "reconcile", "params": {"window": WINDOW, "release_hold": True}}, "reason"),
+        ({"kind": "reconcile", "params": {"window": WINDOW, "release_hold": True, "reason": " "}}, "reason"),
+        ({"kind": "reconcile", "params": {"window": WINDOW, "reason": "x"}}, "release_hold"),
         ({"kind": "reconcile", "params": {"windows": [WINDOW] * 1001}}, "1000"),
         ({"kind": "reconcile", "params": {"windows": []}}, "windows"),
         *(({"kind": "reconcile", "params": {name: None}}, name) for name in ("window", "windows", "lookback")),
@@ -561,7 +564,7 @@ def test_nothing_without_a_token(guarded: dict[str, TestClient]) -> None:
 
 
 def test_what_each_role_may_do(guarded: dict[str, TestClient]) -> None:
-    release = {"kind": "reconcile", "params": {"window": WINDOW, "release_hold": True}}
+    release = {"kind": "reconcile", "params": {"window": WINDOW, "release_hold": True, "reason": "looked at it"}}
     apply = {"kind": "redo", "params": {"apply": NOBODY}}
     plan = {"window": WINDOW, "reason": "x"}
     allowed = {

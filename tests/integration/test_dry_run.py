@@ -377,6 +377,7 @@ def test_new_ids_are_where_no_ledger_gets() -> None:
     made = (Path(dry_run.__file__).parent / "sql" / "dry_make.sql").read_text()
     assert re.findall(r"(\w+) ALTER COLUMN id RESTART WITH (\d+)", made)[2:] == [
         ("windows", str(FIRST_NEW_ID)),
+        ("events", str(FIRST_NEW_ID)),
         ("findings", str(FIRST_NEW_ID)),
     ]
 

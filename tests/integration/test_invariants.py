@@ -326,7 +326,16 @@ JOB = {
 }
 PROCESSING = {"status": "'processing'", "claim": "gen_random_uuid()", "expires_at": NOW}
 VERIFIED = {"verified_at": NOW, "verified_evaluated": "3", "verified_due": "2", "verified_claimed": "1"}
+EVENT = {
+    "pipeline_id": "(SELECT id FROM pipelines LIMIT 1)",
+    "window_id": "(SELECT id FROM windows LIMIT 1)",
+    "at": NOW,
+    "event": "'held'",
+    "reason": "'r'",
+}
 TABLES = {
+    "events": EVENT,
+    "ledger_identity": {"ledger_id": "gen_random_uuid()"},
     "receipts": RECEIPT,
     "entries": ENTRY,
     "runs": RUN,
@@ -354,6 +363,10 @@ ALLOWED = [
     ),
     ("windows", {}),
     ("windows", {"held_at": NOW, "held_reason": "'r'"}),
+    ("windows", {"held_at": NOW, "held_reason": "'r'", "held_kind": "'person'", "seq": "7"}),
+    ("events", {}),
+    ("events", {"event": "'released'", "by": "'ann'"}),
+    ("attempts", {"outcome": "'vouched'", "error": "'sent, on the word of ann'"}),
     ("windows", {"lease_run_id": "gen_random_uuid()", "lease_until": NOW}),
     ("windows", VERIFIED),
     ("receipts", {}),
@@ -417,6 +430,12 @@ REFUSED = [
     ("windows_fence_not_negative", "windows", {"fence": "-1"}),
     ("windows_lease_whole", "windows", {"lease_until": NOW}),
     ("windows_lease_whole", "windows", {"lease_run_id": "gen_random_uuid()"}),
+    ("windows_held_kind", "windows", {"held_at": NOW, "held_reason": "'r'", "held_kind": "'bored'"}),
+    ("windows_seq_not_negative", "windows", {"seq": "-1"}),
+    ("events_event", "events", {"event": "'slept'"}),
+    ("events_decision_has_somebody", "events", {"event": "'released'"}),
+    ("events_decision_has_somebody", "events", {"event": "'vouched'"}),
+    ("ledger_identity_one_row", "ledger_identity", {'"only"': "false"}),
     ("windows_hold_has_reason", "windows", {"held_at": NOW}),
     ("windows_hold_has_reason", "windows", {"held_reason": "'r'"}),
     ("pages_number_from_one", "pages", {"number": "0"}),

@@ -932,6 +932,7 @@ def test_an_orphan_whose_records_are_promised_after_it_was_tagged(world: World, 
     rig.run()
     rig.tell("TRUNCATE pipelines CASCADE")
     rig.tell("TRUNCATE claims, entries, attempts, open_attempts, payload_parts")
+    world.forget_witnesses()  # the objects are those of a version that wrote none, or of another dispatcher
     world.put(booking("r2", AT % 2))
     assert rig.run().outcome == "held"
     document = rig.reconcile(release_hold=True)

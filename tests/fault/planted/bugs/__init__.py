@@ -1,6 +1,6 @@
 """The bugs. Each is a mistake that somebody could make tomorrow, at the place where it would be made."""
 
-from tests.fault.planted.bugs import claims, jobs, leases, reading, receipts, reconcile, redo, sending
+from tests.fault.planted.bugs import claims, jobs, leases, reading, receipts, reconcile, redo, restored, sending
 
 BUGS = [
     *leases.BUGS,
@@ -11,4 +11,5 @@ BUGS = [
     *reconcile.BUGS,
     *redo.BUGS,
     *jobs.BUGS,
+    *restored.BUGS,
 ]

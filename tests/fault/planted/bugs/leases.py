@@ -10,11 +10,8 @@ BUGS = [
         [
             Edit(
                 "ledger/leases.py",
-                (
-                    '    if connection.execute(sql("check_fence"), tenure.key()).fetchone() is None:\n'
-                    "        raise tenure.lost()\n"
-                ),
-                '    connection.execute(sql("check_fence"), tenure.key())\n',
+                "    if row is None:\n        raise tenure.lost()\n    reason, kind = row\n",
+                "    reason, kind = row or (None, None)\n",
             )
         ],
         [f"{INVARIANTS}::test_a_taken_over_tenure_can_write_nothing_more_but_a_true_answer"],
@@ -79,9 +76,14 @@ BUGS = [
         [
             Edit(
                 "ledger/sql/check_fence.sql",
-                "AND fence = %(fence)s FOR SHARE\n)\nSELECT 1 FROM held WHERE lease_until > ledger_now()",
-                "AND fence = %(fence)s AND lease_until > ledger_now() FOR SHARE\n)\nSELECT 1 FROM held",
-            )
+                "AND fence = %(fence)s FOR SHARE",
+                "AND fence = %(fence)s AND lease_until > ledger_now() FOR SHARE",
+            ),
+            Edit(
+                "ledger/sql/check_fence.sql",
+                "FROM held WHERE lease_until > ledger_now()",
+                "FROM held",
+            ),
         ],
         [f"{CLOCK_AFTER_LOCKS}::test_a_lease_that_runs_out_while_its_fence_is_waited_for"],
     ),

@@ -177,7 +177,7 @@ BUGS = [
     Bug(
         "staging-of-others-kept",
         "what dead runs have staged is discarded",
-        [Edit("dispatch/dispatcher.py", "        staging.discard_others(self.store, tenure)\n", "")],
+        [Edit("dispatch/dispatcher.py", "            staging.discard_others(self.store, started.tenure)\n", "")],
         [f"{KILLED}::test_killed_at_any_transaction[staged-after-commit]"],
     ),
     Bug(

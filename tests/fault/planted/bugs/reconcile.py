@@ -86,7 +86,7 @@ BUGS = [
     Bug(
         "held-and-yet-sent",
         "a window that the guard holds is not repaired all the same",
-        [Edit("reconcile/guard.py", "        raise runs.held(rescan.run.tenure.window, reason)\n", "")],
+        [Edit("reconcile/guard.py", "        raise held(tenure.window, reason)\n", "")],
         [f"{RECONCILE}::test_more_missed_than_the_guard_allows"],
     ),
     Bug(
@@ -95,16 +95,13 @@ BUGS = [
         [
             Edit(
                 "reconcile/reconciler.py",
-                (
-                    "        if facts.held_reason is not None and not release:\n"
-                    "            raise runs.held(window, facts.held_reason)\n"
-                ),
+                "            if refusal is not None:\n                raise refusal\n",
                 "",
             ),
             Edit(
                 "reconcile/reconciler.py",
-                "runs.start_run(self._store, request)",
-                "runs.start_run(self._store, request, even_held=True)",
+                "even_held=note is not None)",
+                "even_held=True)",
             ),
         ],
         [f"{RECONCILE}::test_a_held_window_is_left_to_a_person"],
@@ -112,7 +109,7 @@ BUGS = [
     Bug(
         "lost-ledger-not-noticed",
         "a window without any run that has objects already is held",
-        [Edit("dispatch/dispatcher.py", "    if run.objects.has_any(prefix):\n", "    if not prefix:\n")],
+        [Edit("dispatch/witnesses.py", "        if run.objects.has_any(bucket, place):\n", "        if not place:\n")],
         [f"{RECONCILE}::test_case_24_objects_in_a_window_without_any_run"],
     ),
     Bug(
