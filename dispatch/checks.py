@@ -141,15 +141,11 @@ def judge_bucket(facts: BucketFacts, bucket: str, region: str) -> Check:
     return ok("bucket", bucket, f"in {facts.region}, it can be listed; PutObject was not tried")
 
 
-def judge_lifecycle(facts: BucketFacts, bucket: str, prefix: str, pipeline: str, deep_lookback: timedelta) -> Check:
-    """Judge whether the bucket removes objects that a job, a reconcile or a restored ledger still needs."""
+def judge_lifecycle(facts: BucketFacts, bucket: str, prefix: str, deep_lookback: timedelta) -> Check:
+    """Judge whether the bucket removes objects that a job or a reconcile still needs."""
     where = f"{bucket}/{prefix}"
     if facts.rules is None:
         return ok("lifecycle", where, "not reported")
-    witnesses = witness_folder(prefix, pipeline)
-    if any(_expires_after(rule, witnesses) is not None for rule in facts.rules):
-        detail = f"a rule removes objects under {witnesses}, which show that a ledger was put back to an earlier state"
-        return warning("lifecycle", where, detail, f"let the rule hold for {prefix}{pipeline}/ only")
     needed = max(deep_lookback, RETENTION_MOST)
     early = [days for rule in facts.rules if (days := _expires_after(rule, prefix)) is not None and days < needed]
     if early:
@@ -171,6 +167,19 @@ def _expires_after(rule: Mapping[str, Any], prefix: str) -> timedelta | None:
     if rule.get("Status") != "Enabled" or tagged or days is None or not meant:
         return None
     return timedelta(days=int(days))
+
+
+def judge_witness_lifecycle(facts: BucketFacts, bucket: str, prefix: str, pipeline: str) -> list[Check]:
+    """Judge whether the bucket removes what shows that a ledger was put back to an earlier state; no line when not."""
+    folder = witness_folder(prefix, pipeline)
+    removed = [days for rule in facts.rules or [] if (days := _expires_after(rule, folder)) is not None]
+    if not removed:
+        return []
+    detail = (
+        f"a rule removes witnesses after {seconds(min(removed))}: then nothing shows any more that the ledger was put "
+        "back to an earlier state"
+    )
+    return [warning("lifecycle", f"{bucket}/{folder}", detail, f"let the rule hold for {prefix}{pipeline}/ only")]
 
 
 def judge_witnesses(where: str, looked_at: int, behind: Mapping[Window, str]) -> Check:

@@ -67,13 +67,14 @@ def how_far(store: Store, pipeline: str, windows: Iterable[Window] | None = None
     Whoever compares it with witnesses without a lease must have read those before.
     """
     wanted = None if windows is None else list(windows)
-    return store.transaction(lambda connection: _how_far(connection, pipeline_id(connection, pipeline), wanted))
+    return store.transaction(lambda connection: _how_far(connection, pipeline, wanted))
 
 
-def _how_far(connection: Connection, pipeline: int, windows: Sequence[Window] | None) -> dict[Window, HowFar]:
+def _how_far(connection: Connection, pipeline: str, windows: Sequence[Window] | None) -> dict[Window, HowFar]:
     query = (
         "SELECT start_s, seq, CASE WHEN held_at IS NOT NULL THEN coalesce(held_kind, 'guard') END, held_reason "
-        "FROM windows WHERE pipeline_id = %(pipeline)s AND (%(all)s OR start_s = ANY(%(starts)s::bigint[]))"
+        "FROM windows JOIN pipelines ON pipelines.id = pipeline_id "
+        "WHERE pipelines.name = %(pipeline)s AND (%(all)s OR start_s = ANY(%(starts)s::bigint[]))"
     )
     starts = [one.start_s for one in windows or ()]
     found = connection.execute(query, {"pipeline": pipeline, "all": windows is None, "starts": starts})
@@ -101,7 +102,7 @@ def enter(
 
     def work(connection: Connection) -> dict[Window, str]:
         check_fence(connection, tenure)
-        known = _how_far(connection, tenure.pipeline_id, list(beside))
+        known = _how_far(connection, tenure.pipeline, list(beside))
         behind = _behind(beside, known, identity)
         if not behind:
             raise_seq(connection, tenure, seq)
@@ -174,7 +175,7 @@ def hold_if_behind(
 
     def work(connection: Connection) -> dict[Window, str]:
         number = pipeline_id(connection, pipeline)
-        behind = _behind(found, _how_far(connection, number, list(found)), identity)
+        behind = _behind(found, _how_far(connection, pipeline, list(found)), identity)
         for window, reason in behind.items():
             _hold_unleased(connection, number, window, "behind", reason, None)
         return behind

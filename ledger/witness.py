@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from ledger.errors import CorruptError
-from ledger.instants import Window
+from ledger.errors import CorruptError, InputError
+from ledger.instants import Window, parse_window
 
 FOLDER = "_ledger/"
 
@@ -53,6 +53,14 @@ def witness_folder(prefix: str, pipeline: str) -> str:
 def witness_key(prefix: str, pipeline: str, window: Window) -> str:
     """Return the key of a window's witness."""
     return f"{witness_folder(prefix, pipeline)}{window.name}.json"
+
+
+def window_of_key(folder: str, key: str) -> Window | None:
+    """Read back from a key below `folder` whose witness it is; None when it is none."""
+    try:
+        return parse_window(key.removeprefix(folder).removesuffix(".json"))
+    except InputError:
+        return None
 
 
 def encode_witness(witness: Witness) -> bytes:

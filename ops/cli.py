@@ -167,7 +167,11 @@ def reconcile(
         bool, typer.Option("--delete-orphans", help="Remove objects that nobody refers to, instead of tagging them.")
     ] = False,
     release_hold: Annotated[
-        bool, typer.Option("--release-hold", help="You have looked at the held windows given: let them go on.")
+        bool,
+        typer.Option(
+            "--release-hold",
+            help="You have looked at the held windows given, or with --lookback at those held by `hold`: they go on.",
+        ),
     ] = False,
     reason: Annotated[str | None, typer.Option(help="With --release-hold: why they may go on.")] = None,
     by: hold_cli.By = None,
@@ -190,6 +194,8 @@ def reconcile(
         with _progress() as on_progress, wired(settings, cancellation, on_progress) as dispatcher:
             require_ended(dispatcher, chosen)
             windows = chosen or windows_to_rescan(dispatcher, settings.reconcile.lookback if back is None else back)
+            if release is not None and not chosen:
+                windows = hold_cli.held_by_people(dispatcher.store, settings.pipeline, windows)
             report = wiring.reconciler(dispatcher, options).reconcile(windows, release=release)
     _report_reconcile(report, explicit=bool(chosen))
 
@@ -242,8 +248,10 @@ def _check_reconcile(
         raise InputError("--no-repair and --delete-orphans exclude each other")
     if no_repair and release_hold:
         raise InputError("--no-repair and --release-hold exclude each other: what is released is repaired")
-    if release_hold and not windows:
-        raise InputError("--release-hold needs the window to release: --window START")
+    if release_hold and not windows and back is None:
+        raise InputError(
+            "--release-hold needs the window to release: --window START; or --lookback, for all that a person has held"
+        )
 
 
 def _release_note(reason: str | None, by: str | None, *, asked: bool) -> "Note | None":

@@ -35,6 +35,7 @@ from dispatch.checks import (
     judge_retention,
     judge_sample,
     judge_table,
+    judge_witness_lifecycle,
     judge_witnesses,
     softened,
 )
@@ -44,11 +45,11 @@ from ledger import checks, clock, schema, upgrading, windows
 from ledger.checks import Check, failed, of_error, ok, skipped, warning
 from ledger.errors import DispatchLedgerError, InputError, MissingError, UnavailableError
 from ledger.facts import Destination
-from ledger.instants import parse_window, window_at
+from ledger.instants import window_at
 from ledger.server import address_of, inspect_server
 from ledger.settings import Settings, Sources, find_sources, load_settings
 from ledger.store import Store
-from ledger.witness import witness_folder
+from ledger.witness import window_of_key, witness_folder
 from ops import wiring
 from ops.schedule import trigger_of
 
@@ -153,8 +154,9 @@ def examine_services(settings: Settings) -> list[Check]:
                 "bucket": lambda: _examine_bucket(inspector, settings),
                 "queue": lambda: _examine_queues(inspector, settings),
             }
-        groups["ledger"] = lambda: _examine_ledger(settings, inspector)
+        groups["ledger"] = lambda: _examine_ledger(settings)
         found = _at_once(groups)
+        found += _at_once({"witness": lambda: [_examine_witnesses(settings, inspector, found)]})
     if inspector is None:
         return [*lines, *found]
     return [*found, checks.judge_clock("AWS", inspector.skew)]
@@ -240,7 +242,8 @@ def _examine_bucket(inspector: Inspector, settings: Settings) -> list[Check]:
         return [of_error("bucket", bucket, error, mend), skipped("lifecycle", bucket, "the bucket cannot be used")]
     return [
         judge_bucket(facts, bucket, inspector.region),
-        judge_lifecycle(facts, bucket, prefix, settings.pipeline, settings.reconcile.deep_lookback),
+        judge_lifecycle(facts, bucket, prefix, settings.reconcile.deep_lookback),
+        *judge_witness_lifecycle(facts, bucket, prefix, settings.pipeline),
     ]
 
 
@@ -319,7 +322,7 @@ def _overhead_bytes(settings: Settings, queue: str) -> int:
     )
 
 
-def _examine_ledger(settings: Settings, inspector: Inspector | None) -> list[Check]:
+def _examine_ledger(settings: Settings) -> list[Check]:
     embedded = settings.ledger.database_url == wiring.EMBEDDED
     subject = wiring.EMBEDDED if embedded else address_of(settings.ledger.database_url)
     skips = ("durability", "connections", "session", "revision", "write")
@@ -327,7 +330,6 @@ def _examine_ledger(settings: Settings, inspector: Inspector | None) -> list[Che
         with wiring.database(settings) as url:
             inspected = inspect_server(url)
             revision = _examine_revision(url, subject, embedded=embedded)
-            witness = _examine_witnesses(url, settings, inspector if revision.state == "ok" else None)
     except DispatchLedgerError as error:
         return [
             of_error("ledger", subject, error),
@@ -339,25 +341,29 @@ def _examine_ledger(settings: Settings, inspector: Inspector | None) -> list[Che
         revision,
         checks.judge_rights(subject, inspected.facts, inspected.missing_rights),
         checks.judge_clock(subject, inspected.facts.skew),
-        witness,
     ]
 
 
-def _examine_witnesses(url: str, settings: Settings, inspector: Inspector | None) -> Check:
-    """Compare the newest windows' witnesses with the ledger: was it put back, and is it the only one?"""
+def _examine_witnesses(settings: Settings, inspector: Inspector | None, found: Sequence[Check]) -> Check:
+    """Compare the newest windows' witnesses with the ledger: was it put back, and is it the only one?
+
+    Args:
+        found: what was seen so far; bucket and ledger are not asked in vain.
+    """
     bucket, pipeline = settings.objects.bucket, settings.pipeline
     folder = witness_folder(settings.objects.prefix, pipeline)
     where = f"{bucket}/{folder}"
-    if inspector is None or not bucket:
-        return skipped("witness", where, "ledger and bucket cannot be compared")
+    states = {one.name: one.state for one in found}
+    if inspector is None or not bucket or not {states.get("bucket"), states.get("revision")} <= {"ok", "warning"}:
+        return skipped("witness", where, "bucket or ledger cannot be used")
     try:
-        with Store(url) as store:
-            newest = inspector.newest_keys(bucket, folder, _WITNESSES_LOOKED_AT)
-            chosen = [parse_window(key.removeprefix(folder).removesuffix(".json")) for key in newest]
+        newest = inspector.newest_keys(bucket, folder, _WITNESSES_LOOKED_AT)
+        with wiring.database(settings) as url, Store(url) as store:
+            chosen = [window for key in newest if (window := window_of_key(folder, key)) is not None]
             origin = windows.read_origin(store, pipeline)
             places = {(bucket, settings.objects.prefix), *origin.places}
-            found = read_witnesses(inspector, places, pipeline, chosen)
-            behind = windows.find_behind(store, pipeline, found, origin.ledger_id)
+            witnesses = read_witnesses(inspector, places, pipeline, chosen)
+            behind = windows.find_behind(store, pipeline, witnesses, origin.ledger_id)
     except DispatchLedgerError as error:
         return of_error("witness", where, error)
     return judge_witnesses(where, len(chosen), behind)

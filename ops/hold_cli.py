@@ -60,6 +60,12 @@ def note_of(by: str | None, reason: str) -> Note:
     return parse_note(user_name() if by is None else by, reason)
 
 
+def held_by_people(store: Store, pipeline: str, chosen: list[Window]) -> list[Window]:
+    """Return those of these windows that are held because a person wanted it, in their order."""
+    known = windows.how_far(store, pipeline, chosen)
+    return [one for one in chosen if one in known and known[one].held_kind == "person"]
+
+
 def _every_window(store: Store, settings: Settings) -> list[Window]:
     """List the windows in the ledger, and every hour that a scheduled job looks at, also the one that runs now."""
     schedule, reconcile = settings.schedule, settings.reconcile

@@ -9,11 +9,11 @@ from dispatch.run import Run
 from dispatch.witnesses import Place, enter, read_witnesses
 from ledger import evidence, runs, windows
 from ledger.acknowledging import Note
-from ledger.errors import BusyError, DispatchLedgerError, InputError
+from ledger.errors import BusyError, DispatchLedgerError
 from ledger.facts import RunCounts
 from ledger.holds import held
-from ledger.instants import Window, parse_window
-from ledger.witness import FoundWitness, witness_folder
+from ledger.instants import Window
+from ledger.witness import FoundWitness, window_of_key, witness_folder
 from reconcile.adopt import Adopted, Adoption, adopt_and_note, adopt_within
 
 Word = Literal["sent", "unknown"]
@@ -68,17 +68,10 @@ def find_windows(dispatcher: Dispatcher) -> list[Window]:
     for bucket, prefix in places_of(dispatcher):
         folder = witness_folder(prefix, pipeline)
         for one in objects.listing(bucket, folder):
-            window = _window_of(one.key.removeprefix(folder))
+            window = window_of_key(folder, one.key)
             if window is not None:
                 found.add(window)
     return sorted(found)
-
-
-def _window_of(name: str) -> Window | None:
-    try:
-        return parse_window(name.removesuffix(".json"))
-    except InputError:
-        return None
 
 
 def _suspects(dispatcher: Dispatcher, chosen: list[Window]) -> Iterable[Adopted]:

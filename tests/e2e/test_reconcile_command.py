@@ -125,7 +125,7 @@ def test_a_held_window_and_its_release(product: Product, world: World) -> None:
         assert "--release-hold" in done.error
     product.dispatch(WINDOW).ended(5)
     assert drained(world) == []
-    released = reconcile(product, "--window", WINDOW, "--release-hold").ended(3)
+    released = reconcile(product, "--window", WINDOW, "--release-hold", "--reason", "looked").ended(3)
     assert {one["kind"] for one in released.document["windows"][0]["findings"]} == {
         "window_not_dispatched",
         "orphan_object",
@@ -160,7 +160,7 @@ def test_recover_from_objects(product: Product, world: World, rig: Rig) -> None:
     assert "0" in product.run("recover", "--from-objects").ended(0).out
     product.dispatch(window).ended(5)
     assert drained(world) == []
-    reconcile(product, "--window", window, "--release-hold").ended(3)
+    reconcile(product, "--window", window, "--release-hold", "--reason", "the queue was lost too").ended(3)
     assert len(drained(world)) == 5
 
 
@@ -172,7 +172,7 @@ def test_recover_from_objects(product: Product, world: World, rig: Rig) -> None:
         (("--window", "2150-01-01T00:00:00Z"), "has not ended"),
         (("--lookback", "soon"), "'soon'"),
         (("--no-repair", "--delete-orphans"), "exclude"),
-        (("--release-hold",), "--window"),
+        (("--release-hold", "--reason", "x"), "--window"),
     ],
 )
 def test_words_that_do_not_fit(product: Product, arguments: tuple[str, ...], text: str) -> None:

@@ -685,6 +685,7 @@ def test_what_prometheus_is_told(client: TestClient, planter: Planter, bench: Jo
     for kind in ("window", "job", "receipt"):
         assert lines[f'dispatch_ledger_fence_rejections_total{{kind="{kind}"}}'] == 0
     assert lines["dispatch_ledger_windows_held"] >= 1
+    assert lines["dispatch_ledger_windows_behind"] == 0
     assert lines["dispatch_ledger_entries_unfinished"] == bench.rig.value(
         "SELECT count(DISTINCT entry_id) FROM payload_parts"
     )

@@ -50,6 +50,7 @@ ALL = {
     "durability",
     "connections",
     "session",
+    "witness",
     "revision",
     "write",
     "clock",
@@ -253,8 +254,27 @@ def test_a_bucket_is_missing(well: Rig, bucket: str, texts: tuple[str, ...]) -> 
 def test_a_lifecycle_that_removes_objects_too_soon(well: Rig) -> None:
     rule: Any = {"ID": "x", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 3}}
     well.world.s3.put_bucket_lifecycle_configuration(Bucket=well.world.bucket, LifecycleConfiguration={"Rules": [rule]})
-    line = only(look(well), "warning")
-    assert (line.name, "3d" in line.detail) == ("lifecycle", True)
+    objects, witnesses = [one for one in look(well) if one.state == "warning"]
+    assert (objects.name, "3d" in objects.detail) == ("lifecycle", True)
+    assert (witnesses.name, "reward-dispatch/_ledger/reward/" in witnesses.subject) == ("lifecycle", True)
+    assert "reward-dispatch/reward/ only" in (witnesses.mend or "")
+    rule["Filter"]["Prefix"] = "reward-dispatch/reward/"
+    well.world.s3.put_bucket_lifecycle_configuration(Bucket=well.world.bucket, LifecycleConfiguration={"Rules": [rule]})
+    assert only(look(well), "warning").subject == objects.subject
+
+
+def test_a_ledger_that_was_put_back_and_one_that_is_not_alone(well: Rig) -> None:
+    well.world.put(booking("r1", "2026-09-17T15:05:00Z"))
+    well.run()
+    (line,) = [one for one in look(well) if one.name == "witness"]
+    assert (line.state, "the newest 1 windows" in line.detail) == ("ok", True)
+    well.tell("UPDATE windows SET seq = 1")
+    line = only(look(well), "failed")
+    assert (line.name, "was put back to an earlier state" in line.detail) == ("witness", True)
+    assert "dispatch-ledger recover --restored" in (line.mend or "")
+    well.tell("UPDATE windows SET seq = 2")
+    well.tell("UPDATE ledger_identity SET ledger_id = gen_random_uuid()")
+    assert "was written by another ledger" in only(look(well), "failed").detail
 
 
 # SQS

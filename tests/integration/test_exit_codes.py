@@ -36,6 +36,7 @@ READING = {
     "report …": ["report", "windows"],
     "findings list": ["findings", "list"],
     "findings ack": ["findings", "ack", "1", "--reason", "seen"],
+    "hold": ["hold", "--window", WINDOW, "--reason", "look first"],
     "audit verify": ["audit", "verify"],
     "redo show": ["redo", "show", NO_ENTRY],
     "redo cancel": ["redo", "cancel", NO_ENTRY],
@@ -49,6 +50,7 @@ WORKING = {
 }
 COMMAND_LINE = "tests/e2e/test_command_line.py"
 RECONCILE = "tests/e2e/test_reconcile_command.py"
+RESTORED = "tests/e2e/test_restored_command.py"
 REPORTS = "tests/e2e/test_report_commands.py"
 REFUSALS = "tests/e2e/test_refusals.py"
 SCHEDULER = "tests/e2e/test_scheduler.py"
@@ -85,6 +87,8 @@ ELSEWHERE = {
     ("reconcile", CANCELLED): f"{RECONCILE}::test_case_20_a_reconcile_is_cancelled",
     ("recover", 0): f"{RECONCILE}::test_recover_from_objects",
     ("recover", 2): f"{RECONCILE}::test_recover_says_from_what",
+    ("recover", 5): f"{RESTORED}::test_what_a_person_holds",
+    ("hold", 0): f"{RESTORED}::test_what_a_person_holds",
     ("scheduler", 2): f"{SCHEDULER}::test_a_table_that_is_missing_at_the_start",
     ("scheduler", CANCELLED): f"{SCHEDULER}::test_case_17_the_missed_hours_are_caught_up_at_the_start",
     ("show window", 0): f"{SHOW}::test_a_window",
