@@ -8,6 +8,7 @@ from bench.records import Shape
 FLOWS = ("staged", "paged", "full")
 NAMES = (
     *FLOWS,
+    "staged-blind",
     "straight-window",
     "straight-paged",
     "verify-staged",
@@ -108,11 +109,16 @@ def _flow(name: str, records: int) -> Case:
     return Case(name, "product", name, Shape(records), rounds=99 if records <= 10_000 else 1)
 
 
+def _blind(records: int) -> Case:
+    return Case("staged-blind", "product", "staged-blind", Shape(records))
+
+
 def _straight(form: str, records: int, rounds: int = 99) -> Case:
     return Case(f"straight-{form}", "straightforward", form, Shape(records), rounds=rounds)
 
 
 def _without_latency(wanted: Sizes) -> Iterator[Case]:
+    yield _blind(wanted.product[0])
     for number, records in enumerate(wanted.product):
         for flow in FLOWS:
             if flow != "full" or records <= wanted.product_full:
@@ -125,6 +131,7 @@ def _without_latency(wanted: Sizes) -> Iterator[Case]:
 
 
 def _with_latency(wanted: Sizes) -> Iterator[Case]:
+    yield _blind(wanted.slowed[0])
     for number, records in enumerate(wanted.slowed):
         yield _flow("staged", records)
         yield _flow("paged", records)

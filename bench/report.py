@@ -16,6 +16,7 @@ WHAT = {
     "staged": "product, staged",
     "paged": "product, paged",
     "full": "product, full",
+    "staged-blind": "product, staged, without witnesses",
     "straight-window": "boto3 + SQLModel, whole window",
     "straight-paged": "boto3 + SQLModel, page by page",
     "verify-staged": "product, staged, verify_due on",

@@ -151,6 +151,7 @@ class _Objects:
 
 
 OBJECTS = _Objects()
+WITNESSES: dict[bytes, bytes] = {}
 URL: list[str] = []
 _TARGETS: dict[bytes, Callable[[bytes], Answer]] = {
     b"DynamoDB_20120810.Query": _query,
@@ -169,6 +170,8 @@ def _xml(body: bytes, headers: bytes = b"") -> Answer:
 
 def _s3(method: bytes, path: bytes, body: bytes) -> Answer:
     key, _, query = path.partition(b"?")
+    if b"/_ledger/" in key:
+        return _witness(method, key, body)
     if method == b"PUT":
         part = query.startswith(b"partNumber") or b"&partNumber" in query
         COUNTS["parts" if part else "puts"] += 1
@@ -192,12 +195,25 @@ def _s3(method: bytes, path: bytes, body: bytes) -> Answer:
     return _xml(OBJECTS.listed(dict(parse_qsl(query.decode()))).encode())
 
 
+def _witness(method: bytes, key: bytes, body: bytes) -> Answer:
+    """Keep a window's witness, which is no object of a job."""
+    if method == b"PUT":
+        COUNTS["witnesses"] += 1
+        WITNESSES[key] = body
+        return b"200 OK", b'ETag: "%d"\r\n' % COUNTS["witnesses"], b""
+    if key not in WITNESSES:
+        content = b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
+        return b"404 Not Found", b"Content-Type: application/xml\r\n", content
+    return b"200 OK", b'ETag: "%d"\r\n' % COUNTS["witnesses"], WITNESSES[key]
+
+
 def _stats(method: bytes) -> Answer:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     body = msgspec.json.encode({**COUNTS, "cpu_s": usage.ru_utime + usage.ru_stime})
     if method == b"DELETE":
         COUNTS.clear()
         OBJECTS.clear()
+        WITNESSES.clear()
     return b"200 OK", b"Content-Type: application/json\r\n", body
 
 

@@ -1,7 +1,6 @@
 """How far a pipeline's windows have come, and which of them wait for a person: held, and released with who and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -149,8 +148,8 @@ def hold(store: Store, tenure: Tenure, kind: HoldKind, reason: str) -> None:
         if connection.execute(update, parameters).fetchone() is not None and kind != "adopting":
             event = "adopted" if kind == "adopted" else "held"
             _note(connection, tenure.pipeline_id, tenure.window_id, event, reason, run_id=tenure.run_id)
-        if kind == "behind":
-            note_restored(connection, tenure.pipeline_id)
+        if kind in {"behind", "adopted"}:
+            _note_restored(connection, tenure.pipeline_id)
 
     store.transaction(work)
 
@@ -217,7 +216,7 @@ def _hold_unleased(
         return False
     _note(connection, pipeline, row, "held", reason, by=by)
     if kind == "behind":
-        note_restored(connection, pipeline)
+        _note_restored(connection, pipeline)
     return True
 
 
@@ -257,25 +256,19 @@ def vouch(store: Store, tenure: Tenure, note: Note) -> int:
         if vouched:
             said = f"{vouched} of its jobs count as sent: {note.reason}"
             _note(connection, tenure.pipeline_id, tenure.window_id, "vouched", said, note.by, tenure.run_id)
-            note_restored(connection, tenure.pipeline_id)
+            _note_restored(connection, tenure.pipeline_id)
         return vouched
 
     return store.transaction(work)
 
 
-def note_restored(connection: Connection, pipeline: int) -> None:
-    """Remember that this ledger has forgotten things: of what was confirmed until now, receipts may be missing."""
+def note_restored(store: Store, pipeline: str) -> None:
+    """Remember that this ledger was put back: receipts of what was sent until now may be missing, whatever else is."""
+    store.transaction(lambda connection: _note_restored(connection, pipeline_id(connection, pipeline)))
+
+
+def _note_restored(connection: Connection, pipeline: int) -> None:
     connection.execute("UPDATE pipelines SET restored_at = ledger_now() WHERE id = %s", (pipeline,))
-
-
-def restored_at(store: Store, pipeline: str) -> datetime | None:
-    """Return when this ledger was last seen to have forgotten something of a pipeline; None when it never was."""
-
-    def work(connection: Connection) -> datetime | None:
-        row = connection.execute("SELECT restored_at FROM pipelines WHERE name = %s", (pipeline,)).fetchone()
-        return row[0] if row else None
-
-    return store.transaction(work)
 
 
 def _note(

@@ -41,11 +41,12 @@ class Decided:
 def recover_restored(dispatcher: Dispatcher) -> Adoption:
     """Compare every window with its witness, hold those that are behind, and adopt what their objects prove.
 
-    Safe to repeat. A failure is in the report, not raised; see `adopt_objects`. Windows that are not behind, and need
-    nothing else, are not in the report.
+    That it is asked for is remembered, since receipts may be forgotten where nothing else is. Safe to repeat. A failure
+    is in the report, not raised; see `adopt_objects`. Windows that need nothing are not in the report.
     """
     adoption = Adoption()
     try:
+        windows.note_restored(dispatcher.store, dispatcher.settings.pipeline)
         for adopted in _suspects(dispatcher, find_windows(dispatcher)):
             adoption.windows.append(adopted)
             adopt_and_note(dispatcher, adoption, adopted)

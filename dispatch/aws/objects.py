@@ -151,10 +151,11 @@ class S3Objects:
             ConditionFailedError: when another version lies there; also when this very call was repeated after a lost
                 answer, and has replaced it before.
         """
+        store = self._store(bucket)
         with translated(f"storing an object in bucket {bucket}"):
             try:
                 answer = obstore.put(
-                    self._store(bucket),
+                    store,
                     upload.key,
                     upload.body,
                     attributes=_attributes(upload.metadata),
@@ -166,16 +167,19 @@ class S3Objects:
         return answer["e_tag"] or ""
 
     def fetch(self, bucket: str, key: str) -> tuple[bytes, str] | None:
-        """Return a small object with its entity tag; None when it, or its bucket, is not there."""
+        """Return a small object with its entity tag; None when it, or a bucket of before, is not there."""
+        try:
+            store = self._store(bucket)
+        except MissingError:
+            if bucket != self.bucket:
+                return None
+            raise
         with translated(f"reading an object in bucket {bucket}"):
             try:
-                answer = self._client.get_object(Bucket=bucket, Key=key)
-            except ClientError as error:
-                if code_of(error) in _GONE or self._is_gone(bucket, error):
-                    return None
-                raise
-            with closing(answer["Body"]) as body:
-                return bytes(body.read()), answer["ETag"]
+                answer = obstore.get(store, key)
+            except FileNotFoundError:  # which obstore raises here, instead of its own
+                return None
+        return bytes(answer.bytes()), answer.meta["e_tag"] or ""
 
     def has_any(self, bucket: str, prefix: str) -> bool:
         """Say whether any object's key begins with `prefix`."""

@@ -676,6 +676,16 @@ def test_after_a_restore_a_sent_job_without_a_receipt_counts_as_worked(
     assert (later["jobs"], later["records"], later["already_worked"]) == (1, 1, 2)
 
 
+def test_receipts_may_be_forgotten_where_nothing_else_is(world: World, rig: Rig) -> None:
+    """No run has come since the copy was made; only the person who put it back can say so."""
+    grow(world, "r1")
+    rig.run()
+    assert rig.plan()["already_worked"] == 0
+    assert rig.recover()["windows"] == []
+    plan = rig.plan()
+    assert (plan["records"], plan["already_worked"]) == (0, 1)
+
+
 def test_a_plan_of_before_the_restore_is_out_of_date(world: World, rig: Rig) -> None:
     grow(world, "r1")
     rig.run()
