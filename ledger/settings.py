@@ -61,7 +61,7 @@ _CRON_ITEM = re.compile(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))
 _CRON_RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))  # minute, hour, day, month, weekday (0 and 7 are Sunday)
 _QUEUE_NAME = re.compile(r"(?=.{1,80}\Z)[A-Za-z0-9_-]+(\.fifo)?")
 _DATABASE_URL = re.compile(
-    r"postgresql\+psycopg://"
+    r"postgresql(?:\+psycopg)?://"
     r"(?:[^:/?@\s]*(?::[^@\s]*)?@)?"  # user and password
     r"(?:\[[0-9A-Fa-f:.]+\]|[^:/?@\s]*)(?::[0-9]{1,5})?"  # host and port
     r"(?:/[^?\s]*)?(?:\?\S*)?"  # database and options
@@ -218,7 +218,8 @@ def _parse_database_url(value: object) -> str:
     if isinstance(value, str) and (value == "embedded" or _DATABASE_URL.fullmatch(value)):
         return value
     raise ValueError(
-        "'embedded' or postgresql+psycopg://USER:PASSWORD@HOST:PORT/DATABASE (special characters percent-encoded)"
+        "'embedded' or postgresql://USER:PASSWORD@HOST:PORT/DATABASE (special characters percent-encoded; "
+        "postgresql+psycopg:// is the same)"
     )
 
 

@@ -34,7 +34,7 @@ _SESSION: LiteralString = (
 # Of the longest silence that is borne, a statement may take so much: a server that lives says no before it seems dead.
 _STATEMENT_PART = 0.8
 _URL = re.compile(
-    r"postgresql\+psycopg://"
+    r"postgresql(?:\+psycopg)?://"
     r"(?:(?P<user>[^:/?@]*)(?::(?P<password>[^@]*))?@)?"  # a password may hold anything but the sign that ends it
     r"(?P<server>[^?]*)(?:\?(?P<options>.*))?"
 )
@@ -68,7 +68,7 @@ def number_array(values: Iterable[int]) -> str:
 
 
 def connect_arguments(url: str) -> dict[str, Any]:
-    """Return the driver's connection arguments for a `postgresql+psycopg://` URL.
+    """Return the driver's connection arguments for a `postgresql://` or `postgresql+psycopg://` URL.
 
     Host, port and database are read by libpq; user, password and options as SQLAlchemy reads them: what is not
     percent-encoded stands for itself, and `+` in an option is a blank.
@@ -78,7 +78,7 @@ def connect_arguments(url: str) -> dict[str, Any]:
     """
     parts = _URL.fullmatch(url)
     if parts is None:
-        raise InputError("the ledger's URL does not begin with postgresql+psycopg://; mend ledger.database_url")
+        raise InputError("the ledger's URL does not begin with postgresql://; mend ledger.database_url")
     login = {name: unquote(parts[name]) for name in ("user", "password") if parts[name]}
     options = dict(parse_qsl(parts["options"] or ""))
     try:

@@ -1,4 +1,4 @@
-"""The ledger's URL means to the product what it means to SQLAlchemy, whose spelling it is."""
+"""The ledger's URL means to the product what it means to SQLAlchemy, whichever of the two spellings it has."""
 
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -8,6 +8,7 @@ from ledger.errors import InputError
 from ledger.store import connect_arguments
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
 @pytest.mark.parametrize(
     "rest",
     [
@@ -27,13 +28,13 @@ from ledger.store import connect_arguments
         "/db?host=a,b&port=1,2",
     ],
 )
-def test_as_sqlalchemy_reads_it(rest: str) -> None:
-    url = f"postgresql+psycopg://{rest}"
-    _, expected = PGDialect_psycopg().create_connect_args(make_url(url))  # type: ignore[no-untyped-call]
-    assert connect_arguments(url) == {name: str(value) for name, value in expected.items()}
+def test_as_sqlalchemy_reads_it(rest: str, scheme: str) -> None:
+    expected_url = make_url(f"postgresql+psycopg://{rest}")
+    _, expected = PGDialect_psycopg().create_connect_args(expected_url)  # type: ignore[no-untyped-call]
+    assert connect_arguments(f"{scheme}://{rest}") == {name: str(value) for name, value in expected.items()}
 
 
-@pytest.mark.parametrize("url", ["postgresql://h/db", "sqlite://", "postgresql+psycopg://h/d%zz"])
+@pytest.mark.parametrize("url", ["postgres://h/db", "sqlite://", "", "postgresql+psycopg://h/d%zz"])
 def test_what_cannot_be_read_is_one_line_without_the_password(url: str) -> None:
     with pytest.raises(InputError, match=r"mend ledger\.database_url") as refusal:
         connect_arguments(url.replace("//", "//u:secret@"))

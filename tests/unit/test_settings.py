@@ -413,7 +413,8 @@ GOOD: dict[str, list[tuple[str, object]]] = {
     ],
     "aws.endpoint_url": [(url, url) for url in ("embedded", "https://host", "http://host:1/path", "http://[::1]:4566", "http://h/")],
     "ledger.database_url": [
-        (f"postgresql+psycopg://{rest}", f"postgresql+psycopg://{rest}")
+        (f"{scheme}://{rest}", f"{scheme}://{rest}")
+        for scheme in ("postgresql", "postgresql+psycopg")
         for rest in ("", "/db", "h", "h:1/db", "u@h/db", "u:p%40x@h/db?sslmode=require", "u:p/w?d@h", "[::1]:5432/db", "/db?host=/run/pg")
     ],
     "objects.prefix": [(text, text) for text in ("", "a/", "a/b.c/", "é/", "x" * 255 + "/", "..a/")],
@@ -429,7 +430,7 @@ GOOD: dict[str, list[tuple[str, object]]] = {
 BAD: dict[str, list[str]] = {
     "pipeline": ["", ".a", "-a", "a b", "a/b", "é", "x" * 65, "a\n"],
     "ledger.database_url": [
-        "", "sqlite:///x.db", "postgres://h/db", "postgresql://h/db", "postgresql+asyncpg://h/db", "postgresql+psycopg2://h/db",
+        "", "sqlite:///x.db", "postgres://h/db", "postgresql+asyncpg://h/db", "postgresql+psycopg2://h/db",
         "postgresql+psycopg:/h", "embeded", "Embedded", "postgresql+psycopg://h:port/db", "postgresql+psycopg://h/d b", "postgresql+psycopg://u:p@w@h/db",
     ],
     "ledger.bin_dir": ["a\nb"],
