@@ -58,7 +58,8 @@ class Consumer:
         tracebacks: whether the traceback of an exception in a child process is written to standard error.
 
     Raises:
-        InputError: when an argument is not allowed, or the queue does not exist or may not be used.
+        InputError: when an argument is not allowed, nothing says where the ledger is, or the queue does not exist or
+            may not be used.
         UnavailableError: when SQS or the ledger do not answer, or the ledger's schema is not this version's.
     """
 
@@ -80,7 +81,7 @@ class Consumer:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InputError(f"a concurrency of {concurrency} is not allowed; use 1 to {CONCURRENCY_MAX}")
         self._transactional, self._concurrency, self._tracebacks = transactional, concurrency, tracebacks
-        url = ledger_url or settings.ledger.database_url
+        url = ledger_url or settings.require_ledger()
         if url == "embedded":
             raise InputError("a consumer needs the ledger that dispatches; set ledger.database_url to its URL")
         embedded = settings.aws.endpoint_url == "embedded"

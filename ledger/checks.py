@@ -96,6 +96,11 @@ def judge_sources(sources: Sources, settings: Settings) -> list[Check]:
         used = settings.dispatch.page_size if one.key.endswith("page_size") else "off"
         mend = f"set {one.key} to {'a whole number above 0' if one.key.endswith('page_size') else 'true or false'}"
         lines.append(warning("config", one.key, f"{one.where}: {one.shown} is not understood; it is {used}", mend))
+    if sources.hides_ledger:
+        detail = "the environment names this ledger, the file another: a command without the variable, as cron starts "
+        detail += "it, works in that one, which knows nothing of what this one has sent"
+        mend = "take the line out of the file, or write this one there"
+        lines.append(warning("config", "ledger.database_url", detail, mend))
     return lines
 
 

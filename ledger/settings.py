@@ -287,9 +287,11 @@ class Section(BaseModel):
 
 
 class LedgerSettings(Section):
-    """Where the ledger is."""
+    """Where the ledger is. Who needs it asks `Settings.require_ledger`: a second ledger is never an accident."""
 
-    database_url: Annotated[str, BeforeValidator(_parse_database_url)] = Field(default="embedded", repr=False)
+    database_url: Annotated[str | None, BeforeValidator(_or_none(_parse_database_url))] = Field(
+        default=None, repr=False
+    )
     bin_dir: Annotated[Path | None, BeforeValidator(_or_none(_parse_path))] = None
 
 
@@ -403,11 +405,13 @@ class Settings(Section):
     jobs: JobsSettings = JobsSettings()
     api: ApiSettings = ApiSettings()
     _state_dir: Path = PrivateAttr(default=Path(STATE_DIR_NAME))
+    _has_file: bool = PrivateAttr(default=True)
 
     def model_post_init(self, context: Any, /) -> None:
-        """Take the state folder from the validation context: it belongs to the file, and is no key in it."""
-        if isinstance(context, Mapping) and "state_dir" in context:
-            self._state_dir = context["state_dir"]
+        """Take from the validation context what belongs to the file, and is no key in it."""
+        if isinstance(context, Mapping):
+            self._state_dir = context.get("state_dir", self._state_dir)
+            self._has_file = context.get("has_file", self._has_file)
 
     @property
     def flow(self) -> Flow:
@@ -420,6 +424,21 @@ class Settings(Section):
     def state_dir(self) -> Path:
         """The folder where embedded services keep their data: beside the config file, else in the working directory."""
         return self._state_dir
+
+    def require_ledger(self) -> str:
+        """Return where the ledger is: `embedded`, or a URL. Only beside the emulated AWS does it go without saying.
+
+        Raises:
+            InputError: nothing says where it is. Taking another one would send again what the right one knows as sent.
+        """
+        where = self.ledger.database_url or ("embedded" if self.aws.endpoint_url == "embedded" else None)
+        if where is not None:
+            return where
+        no_file = "" if self._has_file else f", and there is no {CONFIG_NAME} in {self.state_dir.parent}"
+        raise InputError(
+            f"ledger.database_url is not set{no_file}; set it to the URL of the ledger's PostgreSQL, or to 'embedded' "
+            "to mean one that the product runs itself beside the config file"
+        )
 
 
 def known_keys() -> tuple[str, ...]:
@@ -462,7 +481,8 @@ def load_settings(
     path, document, overrides = _gathered(config, environ, cwd)
     try:
         return Settings.model_validate(
-            _overlaid(document or {}, overrides), context={"state_dir": path.absolute().parent / STATE_DIR_NAME}
+            _overlaid(document or {}, overrides),
+            context={"state_dir": path.absolute().parent / STATE_DIR_NAME, "has_file": document is not None},
         )
     except ValidationError as error:
         refusal = _refusal(error, path, overrides)
@@ -484,11 +504,13 @@ class Sources(NamedTuple):
         file: the file that was read; None when there is none, and the defaults hold.
         variables: the environment variables that go before it, in order.
         ignored: values of lenient keys that stand for something else than they say.
+        hides_ledger: whether a variable names the ledger, and the file another one.
     """
 
     file: Path | None
     variables: tuple[str, ...]
     ignored: tuple[Ignored, ...]
+    hides_ledger: bool
 
 
 def find_sources(
@@ -496,15 +518,22 @@ def find_sources(
 ) -> Sources:
     """Say where the configuration that `load_settings` reads comes from; takes and raises what that does."""
     path, document, overrides = _gathered(config, environ, cwd)
-    given = _overlaid(document or {}, overrides).get("dispatch")
-    dispatch = given if isinstance(given, dict) else {}
+    dispatch = _table(_overlaid(document or {}, overrides), "dispatch")
     ignored = [
         Ignored(key, overrides[key].variable if key in overrides else str(path), _shown(key, dispatch[name]))
         for key, name, understood in _LENIENT
         if name in dispatch and not understood(dispatch[name])
     ]
     variables = sorted(one.variable for one in overrides.values())
-    return Sources(None if document is None else path, tuple(variables), tuple(ignored))
+    in_file, chosen = _table(document or {}, "ledger").get("database_url"), overrides.get("ledger.database_url")
+    hides = bool(in_file and chosen and chosen.value not in {"", in_file})
+    return Sources(None if document is None else path, tuple(variables), tuple(ignored), hides)
+
+
+def _table(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a section as it is written; what is no table is refused elsewhere."""
+    given = document.get(name)
+    return given if isinstance(given, dict) else {}
 
 
 _LENIENT: Final = (

@@ -1,6 +1,7 @@
 """The command line: reads the words, calls the one path, prints what came of it, and picks the exit code."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -85,7 +86,13 @@ def init() -> None:
     if CONTEXT.json:
         CONTEXT.print_json({"config": str(path)})
     else:
-        CONTEXT.console.print(f"Wrote {path}. Next: set objects.bucket in it, then dispatch-ledger dispatch --due")
+        named = "" if CONTEXT.config is None else f" --config {shlex.quote(str(path))}"
+        steps = (
+            "set objects.bucket in it",
+            f"dispatch-ledger doctor{named}",
+            f"dispatch-ledger dispatch --due --dry-run{named}",
+        )
+        CONTEXT.console.print(f"Wrote {path}. Next: {', then '.join(steps)}", soft_wrap=True)
 
 
 @app.command(epilog="Example: dispatch-ledger demo bookings.jsonl.gz")
@@ -102,7 +109,8 @@ def demo(
     from ops import demo as demonstration
 
     with cancellable() as cancellation:
-        story = demonstration.run(CONTEXT.settings(), file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
+        settings = CONTEXT.settings(own_ledger=True)
+        story = demonstration.run(settings, file, key, cancellation, CONTEXT.console, quiet=CONTEXT.json)
     if CONTEXT.json:
         CONTEXT.print_json(story.document)
     if cancellation.is_asked:
@@ -223,7 +231,7 @@ def up(
     from ops import up as embedded
 
     with (
-        embedded.scene_of(CONTEXT.settings(), CONTEXT.console, sampled=not no_samples) as scene,
+        embedded.scene_of(CONTEXT.settings(own_ledger=True), CONTEXT.console, sampled=not no_samples) as scene,
         cancellable(lambda: embedded.end_at_once(scene), lambda: scene.document) as cancellation,
     ):
         embedded.play(scene, cancellation)

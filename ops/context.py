@@ -34,9 +34,16 @@ class Context:
     debug: bool = False
     told: bool = False
 
-    def settings(self) -> Settings:
-        """Read the configuration; an InputError names what is wrong with it."""
-        return load_settings(self.config)
+    def settings(self, *, own_ledger: bool = False) -> Settings:
+        """Read the configuration; an InputError names what is wrong with it, before anything is asked or made.
+
+        Args:
+            own_ledger: the command brings a ledger of its own, so none has to be named.
+        """
+        settings = load_settings(self.config)
+        if not own_ledger:
+            settings.require_ledger()
+        return settings
 
     @property
     def console(self) -> Console:

@@ -60,6 +60,7 @@ _TIMES_LOOKED_AT = 50
 _WITNESSES_LOOKED_AT = 200
 _AFTER_CONFIG = ("credentials", "table", "index", "projection", "bucket", "queue", "ledger", "revision", "clock")
 _AFTER_TABLE = ("query", "read_again", "record")
+_AFTER_LEDGER = ("durability", "connections", "session", "revision", "write", "clock")
 _AFTER_QUEUE = ("visibility", "retention", "dead_letter_queue", "tries")
 
 _NO_BUCKET = [
@@ -323,9 +324,12 @@ def _overhead_bytes(settings: Settings, queue: str) -> int:
 
 
 def _examine_ledger(settings: Settings) -> list[Check]:
-    embedded = settings.ledger.database_url == wiring.EMBEDDED
-    subject = wiring.EMBEDDED if embedded else address_of(settings.ledger.database_url)
-    skips = ("durability", "connections", "session", "revision", "write")
+    try:
+        where = settings.require_ledger()
+    except InputError as error:
+        return [of_error("ledger", "", error), *(skipped(name, "", "no ledger is named") for name in _AFTER_LEDGER)]
+    embedded = where == wiring.EMBEDDED
+    subject = wiring.EMBEDDED if embedded else address_of(where)
     try:
         with wiring.database(settings) as url:
             inspected = inspect_server(url)
@@ -333,8 +337,7 @@ def _examine_ledger(settings: Settings) -> list[Check]:
     except DispatchLedgerError as error:
         return [
             of_error("ledger", subject, error),
-            *(skipped(name, subject, "the ledger does not answer") for name in skips),
-            skipped("clock", subject, "the ledger does not answer"),
+            *(skipped(name, subject, "the ledger does not answer") for name in _AFTER_LEDGER),
         ]
     return [
         *checks.judge_server(subject, inspected.facts),

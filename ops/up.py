@@ -177,7 +177,7 @@ def end_at_once(scene: Scene) -> None:
 
 def _named_real(settings: Settings) -> list[str]:
     """Return the keys that name something real; an embedded ledger of a real bucket's windows is real as well."""
-    named = [] if settings.ledger.database_url == wiring.EMBEDDED else ["ledger.database_url"]
+    named = [] if settings.ledger.database_url in {None, wiring.EMBEDDED} else ["ledger.database_url"]
     if settings.aws.endpoint_url is None:
         return named + (["objects.bucket"] if settings.objects.bucket else [])
     return named + ([] if settings.aws.endpoint_url == wiring.EMBEDDED else ["aws.endpoint_url"])

@@ -39,12 +39,17 @@ _POLL = timedelta(seconds=10)
 
 @contextmanager
 def database(settings: Settings) -> Iterator[str]:
-    """Yield the URL of the ledger's database, started first when it is embedded; its schema is not looked at."""
-    if settings.ledger.database_url == EMBEDDED:
+    """Yield the URL of the ledger's database, started first when it is embedded; its schema is not looked at.
+
+    Raises:
+        InputError: when nothing says where it is.
+    """
+    where = settings.require_ledger()
+    if where == EMBEDDED:
         with embedded_postgres(settings.state_dir, settings.ledger.bin_dir) as url:
             yield url
     else:
-        yield settings.ledger.database_url
+        yield where
 
 
 @contextmanager
@@ -52,10 +57,11 @@ def ledger(settings: Settings) -> Iterator[Store]:
     """Yield the ledger; an embedded one is upgraded by itself, any other must be at this version's schema.
 
     Raises:
+        InputError: when nothing says where it is.
         UnavailableError: when it cannot be reached, or its schema is not this version's.
     """
     with database(settings) as url:
-        if settings.ledger.database_url == EMBEDDED:
+        if settings.require_ledger() == EMBEDDED:
             if schema.current_revision(url) != schema.head_revision():
                 schema.upgrade(url)
         else:
@@ -88,8 +94,8 @@ def dispatcher(
     """Yield a dispatcher whose table, index, bucket and queues have been found, and whose ledger is ready.
 
     Raises:
-        InputError: when one of them is missing or does not fit, or the embedded ledger holds windows of the emulated
-            AWS while these settings name another; the ledger has not been touched then.
+        InputError: when one of them is missing or does not fit, or nothing says where the ledger is, or the embedded
+            one holds windows of the emulated AWS while these settings name another; no ledger has been touched then.
         UnavailableError: when AWS or the ledger does not answer.
     """
     from dispatch.dispatcher import Dispatcher
@@ -138,10 +144,10 @@ def _partners_and_ledger(settings: Settings) -> Iterator[tuple["Partners", Store
 
 def _keep_apart(settings: Settings) -> None:
     """Refuse to dispatch from real tables with a ledger in which trying out has already completed their hours."""
+    where, here = settings.require_ledger(), settings.aws.endpoint_url
     mark = settings.state_dir / _EMULATED_MARK
-    here = settings.aws.endpoint_url
     is_other = here is None or (here != EMBEDDED and urlsplit(here).hostname not in _LOOPBACK)
-    if is_other and settings.ledger.database_url == EMBEDDED and mark.exists():
+    if is_other and where == EMBEDDED and mark.exists():
         raise InputError(
             f"the embedded ledger in {settings.state_dir} holds windows of the emulated AWS, which would pass for "
             f"dispatched in {here or 'AWS'}: set aws.endpoint_url to 'embedded' to work with those, else move that "
@@ -150,7 +156,7 @@ def _keep_apart(settings: Settings) -> None:
 
 
 def _mark_emulated(settings: Settings) -> None:
-    if settings.aws.endpoint_url == EMBEDDED == settings.ledger.database_url:
+    if settings.aws.endpoint_url == EMBEDDED == settings.require_ledger():
         (settings.state_dir / _EMULATED_MARK).touch()
 
 

@@ -25,6 +25,6 @@ given = context.config.attributes.get("connection")
 if given is not None:
     _run(given)
 else:
-    with engine(load_settings().ledger.database_url).connect() as own:
+    with engine(load_settings().require_ledger()).connect() as own:
         _run(own)
         own.commit()

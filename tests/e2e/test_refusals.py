@@ -142,7 +142,7 @@ def test_a_database_without_the_ledgers_tables(
         ({"routes": "{"}, ("routes", "JSON")),
         ({"objects__prefix": "/x"}, ("objects.prefix", "/x")),
         ({"schedule__not_before": "yesterday"}, ("schedule.not_before", "yesterday")),
-        ({"ledger__database_url": "mysql://me:secret@db/x"}, ("ledger.database_url", "postgresql+psycopg")),
+        ({"ledger__database_url": "mysql://me:secret@db/x"}, ("ledger.database_url", "postgresql://", "embedded")),
     ],
 )
 def test_a_bad_setting(product: Product, settings: dict[str, str | None], texts: tuple[str, ...]) -> None:

@@ -98,7 +98,7 @@ def test_it_dispatches_and_a_second_terminal_sees_it(bare: Product, place: Path)
         with psycopg.connect(**connect_arguments(environ[env_name("ledger.database_url")]), autocommit=True) as ledger:
             until(lambda: ledger.execute(query, (window,)).fetchone() == (1,), "the hour is dispatched")
 
-        here: dict[str, Any] = {"environ": BARE | {"PYTHONPATH": REPOSITORY}}
+        here: dict[str, Any] = {"environ": BARE | {"PYTHONPATH": REPOSITORY}, "ledger__database_url": "embedded"}
         there: dict[str, Any] = {"environ": environ}
         report = bare.run("report", "windows", "--json", **here).ended(0).document
         assert report == bare.run("report", "windows", "--json", **there).ended(0).document

@@ -806,6 +806,8 @@ def test_options_that_are_not_allowed(rig: Rig, options: Any, said: str) -> None
         Consumer(rig.settings(), "no-such-queue", child("grant"), ledger_url=rig.url)
     with pytest.raises(InputError, match="database_url"):
         Consumer(rig.settings(), "q", child("grant"), ledger_url="embedded")
+    with pytest.raises(InputError, match=r"^ledger\.database_url is not set"):
+        Consumer(rig.settings(endpoint="http://127.0.0.1:9", ledger__database_url=""), "q", child("grant"))
 
 
 def test_told_to_stop_before_it_began(rig: Rig, effects: list[str], note: Any) -> None:

@@ -500,6 +500,31 @@ def test_when_the_ledger_does_not_answer_aws_is_looked_at_all_the_same(well: Rig
     assert states(lines, "table", "index", "bucket", "queue") == {"ok"}
 
 
+@pytest.mark.parametrize("config", [None, "[dispatch]\npagination_enabled = true\n"])
+def test_a_ledger_that_is_not_named_is_a_line_beside_all_others(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], config: str | None
+) -> None:
+    monkeypatch.delenv(env_name("ledger.database_url"))
+    if config is not None:
+        (here / "dispatch-ledger.toml").write_text(config)
+    before = sorted(here.iterdir())
+    assert cli.main(["doctor", "--json"]) == 2
+    out, err = capfd.readouterr()
+    document = json.loads(out)
+    (line,) = [one for one in document["checks"] if one["state"] == "failed"]
+    assert line["name"] == "ledger"
+    assert line["detail"].startswith("ledger.database_url is not set")
+    assert (f"there is no dispatch-ledger.toml in {here}" in line["detail"]) == (config is None)
+    assert line["mend"].startswith("set it to the URL")
+    assert err == f"error: ledger: {line['detail']}; {line['mend']}\n" == f"error: {document['error']}\n"
+    found = {one["name"]: one["state"] for one in document["checks"] if one["subject"] != "AWS"}
+    well_known = {"table", "index", "bucket", "queue"}
+    left_out = {"durability", "connections", "session", "revision", "write", "clock"}
+    assert {found[name] for name in well_known} == {"ok"}
+    assert {found[name] for name in left_out} == {"skipped"}
+    assert sorted(here.iterdir()) == before
+
+
 # Clocks
 
 

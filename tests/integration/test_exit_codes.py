@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import typer.main
 from rich.console import Console
 
 from ledger.errors import UnavailableError
-from ledger.settings import env_name, load_settings
+from ledger.reports import REPORTED_KINDS
+from ledger.settings import CONFIG_NAME, env_name, load_settings
 from ops import cli, context, demo, doctor, up
 from ops import main as entry
 from tests.aws_servers import World, booking
@@ -48,6 +50,27 @@ WORKING = {
     "serve": ["serve", "--port", "0"],
     "worker": ["worker"],
 }
+# Each way of every command that works with the ledger that the configuration names; what follows the comma is the way.
+NEEDING = (
+    READING
+    | WORKING
+    | {f"report …, {name}": ["report", name] for name in REPORTED_KINDS}
+    | {
+        "dispatch, --window": ["dispatch", "--window", WINDOW],
+        "dispatch, --due": ["dispatch", "--due"],
+        "dispatch, --execute-time": ["dispatch", "--execute-time", "2026-09-17T16:01:10Z"],
+        "dispatch, --dry-run": ["dispatch", "--due", "--dry-run"],
+        "reconcile": ["reconcile"],
+        "reconcile, --window": ["reconcile", "--window", WINDOW],
+        "reconcile, --dry-run": ["reconcile", "--dry-run"],
+        "reconcile, --release-hold": ["reconcile", "--window", WINDOW, "--release-hold", "--reason", "seen"],
+        "recover": ["recover", "--from-objects"],
+        "recover, --restored": ["recover", "--restored"],
+        "recover, --as": ["recover", "--restored", "--window", WINDOW, "--as", "sent", "--reason", "seen"],
+        "scheduler": ["scheduler"],
+    }
+)
+OWN_LEDGER = {"init", "demo", "up", "doctor"}  # the last looks at everything else all the same
 COMMAND_LINE = "tests/e2e/test_command_line.py"
 RECONCILE = "tests/e2e/test_reconcile_command.py"
 RESTORED = "tests/e2e/test_restored_command.py"
@@ -133,7 +156,9 @@ def documented() -> set[tuple[str, int]]:
     }
 
 
-def test_the_table_has_every_command() -> None:
+def all_commands() -> set[str]:
+    """Ask the command line for its commands."""
+
     def walk(group: Any, words: str = "") -> Iterator[str]:
         for name, command in group.commands.items():
             if hasattr(command, "commands"):
@@ -141,8 +166,11 @@ def test_the_table_has_every_command() -> None:
             else:
                 yield words + name
 
-    commands = {re.sub("^report .*", "report …", name) for name in walk(typer.main.get_command(cli.app))}
-    assert {name for name, _ in documented()} == commands
+    return {re.sub("^report .*", "report …", name) for name in walk(typer.main.get_command(cli.app))}
+
+
+def test_the_table_has_every_command() -> None:
+    assert {name for name, _ in documented()} == all_commands()
 
 
 def test_every_code_in_the_table_has_a_test() -> None:
@@ -225,6 +253,39 @@ def test_2_a_bad_setting(desk: Desk, command: str) -> None:
     desk.set(dispatch__lease="soon")
     desk.refused(*words, code=2, text="dispatch.lease")
     desk.refused(*words, "--no-such", code=2, text="--no-such")
+
+
+def test_every_command_needs_a_ledger_or_has_its_own() -> None:
+    assert {way.partition(", ")[0] for way in NEEDING} | OWN_LEDGER == all_commands()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Where every AWS service is; whoever calls waits in line there."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        one.setblocking(False)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{one.getsockname()[1]}")
+        yield one
+
+
+@pytest.mark.parametrize("config", [None, '[objects]\nbucket = "my-bucket"\n'])
+@pytest.mark.parametrize("command", NEEDING)
+def test_2_no_ledger_is_named(
+    desk: Desk, tmp_path: Path, listener: socket.socket, command: str, config: str | None
+) -> None:
+    """A typo in a `cd`, or a variable that cron does not have, looks like neither "all is well" nor a new ledger."""
+    if config is not None:
+        (tmp_path / CONFIG_NAME).write_text(config)
+    before = sorted(tmp_path.iterdir())
+    words = NEEDING[command]
+    document = desk.refused(*words, code=2, text="ledger.database_url is not set")
+    assert (f"there is no {CONFIG_NAME} in {tmp_path};" in document["error"]) == (config is None)
+    assert "'embedded'" in document["error"]
+    assert cli.main(words) == 2
+    assert desk.capsys.readouterr() == ("", f"error: {document['error']}\n")
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(BlockingIOError):
+        listener.accept()
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -88,6 +88,28 @@ def test_the_file_and_the_variables_that_go_before_it_are_named_without_their_va
     assert "secret" not in line.detail
 
 
+@pytest.mark.parametrize(
+    ("in_file", "variable", "hidden"),
+    [
+        ("embedded", "postgresql://u:secret@h/d", True),
+        ("postgresql://h/d", "embedded", True),
+        ("embedded", "embedded", False),
+        ("", "embedded", False),
+        ("embedded", "", False),
+    ],
+)
+def test_a_ledger_in_the_file_that_a_variable_hides(
+    tmp_path: Path, in_file: str, variable: str, *, hidden: bool
+) -> None:
+    written = f"[ledger]\ndatabase_url = '{in_file}'\n"
+    _, *lines = sources_of(tmp_path, written, DISPATCH_LEDGER_LEDGER__DATABASE_URL=variable)
+    assert len(lines) == hidden
+    for line in lines:
+        assert_mendable(line, "warning", "the file another", "cron", "out of the file")
+        assert "secret" not in str(line)
+    assert len(sources_of(tmp_path, written)) == 1
+
+
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     (line,) = sources_of(tmp_path, None)
     assert (line.state, line.subject) == ("ok", "no file, the defaults hold")

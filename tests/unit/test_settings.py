@@ -31,7 +31,7 @@ NOW = datetime(2026, 9, 17, 15, 42, 10, 5, tzinfo=UTC)
 
 DEFAULTS: dict[str, object] = {
     "pipeline": "reward",
-    "ledger.database_url": "embedded",
+    "ledger.database_url": None,
     "ledger.bin_dir": None,
     "aws.endpoint_url": None,
     "aws.region": None,
@@ -234,6 +234,50 @@ def test_empty_text_takes_an_optional_value_back(key: str, load: Load) -> None:
     assert value_of(load(file, {env_name(key): ""}), key) is None
 
 
+URL = "postgresql://me@db.example/ledger"
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({}, None),
+        ({"aws.endpoint_url": "http://127.0.0.1:4566"}, None),
+        ({"aws.endpoint_url": "embedded"}, "embedded"),
+        ({"aws.endpoint_url": "embedded", "ledger.database_url": URL}, URL),
+        ({"ledger.database_url": "embedded"}, "embedded"),
+        ({"ledger.database_url": URL}, URL),
+        ({"ledger.database_url": ""}, None),
+        ({"ledger.database_url": "", "aws.endpoint_url": "embedded"}, "embedded"),
+    ],
+)
+def test_where_the_ledger_is_goes_without_saying_beside_the_emulated_aws_only(
+    keys: dict[str, str], where: str | None, load: Load
+) -> None:
+    settings = load(environ={env_name(key): value for key, value in keys.items()})
+    if where is None:
+        assert refusal(settings.require_ledger).startswith("ledger.database_url is not set")
+    else:
+        assert settings.require_ledger() == where
+
+
+NOT_SET = "ledger.database_url is not set"
+TO_MEND = (
+    "; set it to the URL of the ledger's PostgreSQL, or to 'embedded' to mean one that the product runs itself beside the "
+    "config file"
+)
+
+
+def test_who_names_no_ledger_is_told_when_there_is_no_file(load: Load, tmp_path: Path) -> None:
+    assert refusal(load().require_ledger) == f"{NOT_SET}, and there is no dispatch-ledger.toml in {tmp_path}{TO_MEND}"
+    assert refusal(load("[aws]\n").require_ledger) == NOT_SET + TO_MEND
+    other = tmp_path / "other.toml"
+    other.write_text("")
+    (tmp_path / "dispatch-ledger.toml").unlink()
+    named = (load_settings(other, {}, tmp_path), load_settings(None, {"DISPATCH_LEDGER_CONFIG": str(other)}, tmp_path))
+    assert [refusal(one.require_ledger) for one in named] == [NOT_SET + TO_MEND] * 2
+    assert refusal(Settings().require_ledger) == NOT_SET + TO_MEND
+
+
 def test_settings_are_frozen() -> None:
     settings = Settings()
     with pytest.raises(ValidationError):
@@ -430,7 +474,7 @@ GOOD: dict[str, list[tuple[str, object]]] = {
 BAD: dict[str, list[str]] = {
     "pipeline": ["", ".a", "-a", "a b", "a/b", "é", "x" * 65, "a\n"],
     "ledger.database_url": [
-        "", "sqlite:///x.db", "postgres://h/db", "postgresql+asyncpg://h/db", "postgresql+psycopg2://h/db",
+        "sqlite:///x.db", "postgres://h/db", "postgresql+asyncpg://h/db", "postgresql+psycopg2://h/db",
         "postgresql+psycopg:/h", "embeded", "Embedded", "postgresql+psycopg://h:port/db", "postgresql+psycopg://h/d b", "postgresql+psycopg://u:p@w@h/db",
     ],
     "ledger.bin_dir": ["a\nb"],
@@ -789,7 +833,8 @@ def test_the_template_loads(now: datetime, hour: datetime, load: Load) -> None:
     assert settings.schedule.not_before == hour
     assert settings.flow == "staged"
     assert settings.objects.bucket is None
-    changed = {"schedule.not_before", "dispatch.pagination_enabled"}
+    assert settings.require_ledger() == "embedded"
+    changed = {"ledger.database_url", "schedule.not_before", "dispatch.pagination_enabled"}
     assert {key for key in known_keys() if value_of(settings, key) != DEFAULTS[key]} == changed
 
 

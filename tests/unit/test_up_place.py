@@ -35,6 +35,7 @@ def scene(settings: Settings) -> up.Scene:
         ({}, []),
         ({"aws__endpoint_url": "embedded", "ledger__database_url": "embedded", "objects__bucket": "mine"}, []),
         ({"objects__bucket": "real"}, ["objects.bucket"]),
+        ({"ledger__database_url": "embedded", "objects__bucket": "real"}, ["objects.bucket"]),
         ({"aws__endpoint_url": REAL_AWS}, ["aws.endpoint_url"]),
         ({"ledger__database_url": REAL_LEDGER}, ["ledger.database_url"]),
         (
@@ -208,6 +209,7 @@ def test_a_ledger_of_emulated_windows_serves_no_other_aws(
     wiring._mark_emulated(loaded(tmp_path, aws__endpoint_url="embedded"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(env_name("aws.endpoint_url"), endpoint)
+    monkeypatch.setenv(env_name("ledger.database_url"), "embedded")
     monkeypatch.setenv(env_name("objects.bucket"), "real")
     monkeypatch.setattr(
         dispatcher, "connect_partners", lambda *_: (_ for _ in ()).throw(UnavailableError("looked for"))
