@@ -17,7 +17,7 @@ from dispatch.grouping import distinct, group_of, group_records
 from dispatch.payload import document, document_parts, message_body, object_key
 from dispatch.run import Run
 from dispatch.verify import still_due, verify, verify_each
-from dispatch.witnesses import land
+from dispatch.witnesses import land, step_on
 from ledger import clock, outbox
 from ledger.errors import UnavailableError
 from ledger.facts import Entry, Record, SendAnswer, StoredObject
@@ -111,6 +111,7 @@ def _deliver(run: Run, entries: list[Entry], count_as: Literal["confirmed", "rec
     """Mark, send and confirm entries; a process that dies in here leaves no more than these in doubt."""
     waiting = entries
     delay_s = _FIRST_DELAY_S
+    step_on(run)
     for _ in range(_SEND_TRIES_MAX):
         run.checkpoint()
         marked = outbox.mark_sending(run.store, run.tenure, waiting)

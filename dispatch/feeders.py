@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
+from dispatch.aws.queues import SENT_AT_ONCE_MAX
 from dispatch.aws.source import SourcePage
 from dispatch.items import Item
 from dispatch.judging import Left, Rules, Verdict, judge, sighted
@@ -18,6 +19,8 @@ from ledger.facts import BadRecord, PageFacts, Record
 
 BATCH_RECORDS_MAX = 1000
 BATCH_BYTES_MAX = 4 * 1024 * 1024
+# What is opened at once is marked at once, so that each opening's number stands for no more jobs than may be in doubt.
+BATCH_GROUPS_MAX = SENT_AT_ONCE_MAX
 _BY_GROUP = attrgetter("group_key")
 
 
@@ -159,22 +162,24 @@ def cut_batches(records: Iterable[Record], of_group: Callable[[bytes], Iterable[
         of_group: reads one group's records again, in order, given its key.
     """
     batch: list[Record] = []
-    size = 0
+    size = groups = 0
     for key, members in groupby(records, key=_BY_GROUP):
         chunks = _chunks(members)
         head = next(chunks)
         if next(chunks, None) is not None:
             if batch:
                 yield batch
-                batch, size = [], 0
+                batch, size, groups = [], 0, 0
             yield Streamed(head[0], partial(_chunks_of, of_group, key))
             continue
         head_size = sum(len(one.body) for one in head)
-        if batch and (len(batch) + len(head) > BATCH_RECORDS_MAX or size + head_size > BATCH_BYTES_MAX):
+        too_large = len(batch) + len(head) > BATCH_RECORDS_MAX or size + head_size > BATCH_BYTES_MAX
+        if batch and (too_large or groups == BATCH_GROUPS_MAX):
             yield batch
-            batch, size = [], 0
+            batch, size, groups = [], 0, 0
         batch += head
         size += head_size
+        groups += 1
     if batch:
         yield batch
 

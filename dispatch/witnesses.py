@@ -19,7 +19,7 @@ from ledger.errors import GuardError, UnavailableError
 from ledger.holds import held
 from ledger.instants import HOUR_S, Window, format_time
 from ledger.keys import window_prefix
-from ledger.leases import Tenure
+from ledger.leases import Tenure, count_on
 from ledger.witness import FoundWitness, Witness, contradiction, decode_witness, encode_witness, witness_key
 
 Place = tuple[str, str]
@@ -86,6 +86,7 @@ class RunWitness:
         self._objects, self._tenure, self._ledger_id = objects, tenure, ledger_id
         self._etag: str | None = None
         self._landed_seq = 0
+        self.spent = False  # whether jobs were marked since the number that has landed
 
     def begin(self, found: Iterable[FoundWitness]) -> None:
         """Take note of what lies there, to be replaced by this run."""
@@ -120,7 +121,7 @@ class RunWitness:
                     continue
                 if found is None:
                     continue
-            self._landed_seq = seq
+            self._landed_seq, self.spent = seq, False
             return None
         raise UnavailableError(
             f"s3://{self.bucket}/{self.key} was written by others all the time; nothing more was sent, run the window "
@@ -166,6 +167,21 @@ def land(run: Run, overtaken: str | None) -> None:
     """
     if overtaken is not None:
         raise windows.hold_behind(run.store, run.tenure, overtaken)
+
+
+def step_on(run: Run) -> None:
+    """Make sure, before jobs are marked, that the number which has landed stands for them alone.
+
+    So what a ledger can have forgotten without its showing is one send: what was marked on the last number it knows.
+
+    Raises:
+        GuardError: when somebody else has come further, although the window is this run's.
+        LeaseLostError: when the window is no longer this run's.
+    """
+    if run.witness.spent:
+        count_on(run.store, run.tenure)
+        land(run, run.witness.land())
+    run.witness.spent = True
 
 
 def held_by_neighbour(window: Window, beside: Window, reason: str) -> GuardError:

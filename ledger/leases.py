@@ -114,6 +114,22 @@ def execute_fenced(store: Store, tenure: Tenure, statement: LiteralString, param
     store.transaction(work)
 
 
+def count_on(store: Store, tenure: Tenure) -> None:
+    """Count the window on by itself; safe to repeat.
+
+    Raises:
+        LeaseLostError: when the window is no longer this run's.
+        PutBackError: when its number is another than this run has given it.
+    """
+
+    def work(connection: Connection) -> None:
+        check_fence(connection, tenure)
+        raise_seq(connection, tenure)
+
+    store.transaction(work)
+    tenure.progress.seq += 1
+
+
 @dataclass
 class LeaseKeeper:
     """Renews a tenure every third of its lease, from a thread and a connection of its own, until stopped.

@@ -12,6 +12,7 @@ from dispatch.aws.queues import SqsQueues
 from ledger import windows
 from ledger.acknowledging import parse_note
 from ledger.errors import GuardError, UnavailableError
+from ledger.facts import SendAnswer
 from ledger.instants import parse_window
 from ledger.store import Store
 from tests.aws_servers import World, booking
@@ -156,6 +157,33 @@ def test_each_opening_counts(world: World, rig: Rig, flow: str, monkeypatch: pyt
     assert rig.apply(rig.plan(records=("r1",))).error is None
     assert rig.value("SELECT seq FROM windows") == before + 3  # the redo's run, its opening, and its reconcile
     assert world.witnesses()[KEY]["seq"] == before + 3
+
+
+def test_what_is_left_of_before_is_not_forgotten_in_one_piece(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that opens nothing, but sends what another has left, counts on from one send to the next."""
+    world.put_many(booking(f"r{at}", AT % at, member=at) for at in range(1, 4))
+    usual, copies = SqsQueues.send, []
+
+    def copying(*given: Any) -> Any:
+        copies.append(rig.back_up())
+        return usual(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dispatch.emit._SEND_TRIES_MAX", 1)
+        patch.setattr(SqsQueues, "send", lambda *given: [SendAnswer("failed", error="down") for _ in given[2]])
+        assert rig.run().outcome == "failed"
+    with monkeypatch.context() as patch:
+        patch.setattr("dispatch.emit.SENT_AT_ONCE_MAX", 1)
+        patch.setattr(SqsQueues, "send", copying)
+        assert rig.run().counts.recovered == 3
+    assert len(drained(world)) == 3
+    for copy, outcome, sent_again in zip(copies, ("held", "held", "completed"), (0, 0, 1), strict=True):
+        rig.put_back(copy)
+        rig.expire_leases("reward")
+        assert rig.run().outcome == outcome
+        assert len(drained(world)) == sent_again, "only the one that was being sent when it was copied"
 
 
 def test_what_could_not_be_compared_stays_to_be_compared(

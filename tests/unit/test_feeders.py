@@ -70,6 +70,14 @@ def test_bytes_bound_a_batch_too() -> None:
     assert cut([record(0, 0, 600), record(0, 1, 600), record(0, 2, 100)]) == [[["0-0"], ["0-1", "0-2"]]]
 
 
+def test_groups_bound_a_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened at once is marked at once."""
+    assert feeders.BATCH_GROUPS_MAX == 160
+    monkeypatch.setattr(feeders, "BATCH_GROUPS_MAX", 2)
+    assert cut(groups(1, 1, 1, 1, 1)) == [["0-0", "1-0"], ["2-0", "3-0"], ["4-0"]]
+    assert cut(groups(1, 4, 1, 1)) == [["0-0"], [["1-0", "1-1", "1-2"], ["1-3"]], ["2-0", "3-0"]]
+
+
 def test_no_more_is_read_than_a_chunk_ahead() -> None:
     read: list[int] = []
 

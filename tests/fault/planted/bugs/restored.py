@@ -30,6 +30,12 @@ BUGS = [
         [f"{RESTORED}::test_each_opening_counts"],
     ),
     Bug(
+        "sent-on-without-counting",
+        "no more jobs are marked on one number than may be in doubt after a crash",
+        [Edit("dispatch/witnesses.py", "    run.witness.spent = True\n", "    run.witness.spent = False\n")],
+        [f"{RESTORED}::test_what_is_left_of_before_is_not_forgotten_in_one_piece"],
+    ),
+    Bug(
         "counted-before-it-was-compared",
         "a run that could not compare its window does not count it on",
         [
