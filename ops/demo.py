@@ -28,6 +28,7 @@ from ledger.instants import HOUR_S, NS_PER_S, Window, parse_booking_ns, window_a
 from ledger.settings import DispatchSettings, Settings
 from ledger.store import Store
 from ops import views
+from ops.old_ledger import OldLedger
 from ops.samples import SEED_EXECUTE_TIME
 from ops.trouble import Trouble
 
@@ -49,7 +50,7 @@ def run(
 ) -> Story:
     """Load the records of `file` (seven of our own by default), dispatch their windows twice, and tell what happened.
 
-    With the seven, trouble is made afterwards, and mended by a reconcile.
+    With the seven, trouble is made afterwards, and mended by a reconcile; then an old copy of the ledger is put back.
 
     Nothing is kept: database, emulator and their folder are gone afterwards.
 
@@ -203,8 +204,9 @@ def _tell(stage: _Stage) -> Story:
 
 def _mended(stage: _Stage) -> dict[str, Any]:
     seed = {item[stage.look.key_name]["S"]: item for item in stage.look.again()}
+    trouble = Trouble(stage.dispatcher, stage.sandbox, stage.console, seed)
     try:
-        return Trouble(stage.dispatcher, stage.sandbox, stage.console, seed).tell(_heading)
+        return trouble.tell(_heading) | {"old_ledger": OldLedger(trouble).tell(_heading)}
     except CancelledError:
         return {}
 

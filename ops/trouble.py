@@ -20,7 +20,7 @@ from ops import views
 from reconcile.reconciler import Reconciler, Report, report_document
 from reconcile.rescan import Options
 
-_BEFORE, _AFTER = parse_window("2026-09-17T14:00:00Z"), parse_window("2026-09-17T15:00:00Z")
+_BEFORE, AFTER = parse_window("2026-09-17T14:00:00Z"), parse_window("2026-09-17T15:00:00Z")
 _CHANGED_AT = "UpdatedAt"
 _MEANINGS = {
     "missed": "due, but never promised: sent alone, without its group that went before",
@@ -72,17 +72,17 @@ class Trouble:
             self.dispatcher.cancellation.check()
             self.console.print(f"- {make()}")
         heading(self.console, "7 · Reconcile: back to the source")
-        first = self._reconcile()
+        first = self.reconcile()
         self._show(first)
         self._acknowledge(first)
         heading(self.console, "8 · Once more: nothing is left to find, nothing is sent")
-        second = self._reconcile()
+        second = self.reconcile()
         views.show_reconcile(self.console, second)
         return {"reconcile": report_document(first), "second_reconcile": report_document(second)}
 
     def _die(self) -> str:
         self.dispatcher.dispatch(_BEFORE, "manual")
-        self.sandbox.load([self._booking("R8", "R0", "2026-09-17T14:30:00Z")])
+        self.load("R8", "R0", "2026-09-17T14:30:00Z")
         partners = self.dispatcher.partners
         dying = replace(self.dispatcher, partners=replace(partners, sqs=_DyingQueues(partners.sqs)))
         try:
@@ -100,47 +100,49 @@ class Trouble:
             nonlocal moved
             if counts.pages > 1 and not moved:
                 moved = True
-                self.sandbox.load([self._booking("R6", "R6", "2026-09-17T15:01:00Z")])
+                self.load("R6", "R6", "2026-09-17T15:01:00Z")
 
         settings = self.dispatcher.settings
         small = settings.dispatch.model_copy(update={"page_size": 2})
         own = settings.model_copy(update={"dispatch": small})
-        replace(self.dispatcher, settings=own, on_progress=on_progress).dispatch(_AFTER, "manual")
+        replace(self.dispatcher, settings=own, on_progress=on_progress).dispatch(AFTER, "manual")
         return "R6 is rebooked to 15:01 while a run is past that time already: moved behind its cursor."
 
     def _come_late(self) -> str:
-        self.sandbox.load([self._booking("R7", "R1", "2026-09-17T15:10:00Z")])
+        self.load("R7", "R1", "2026-09-17T15:10:00Z")
         return "R7 is booked for 15:10, of the same group as R1 and R2, after the runs are over."
 
     def _drop_an_object(self) -> str:
-        key = min(self.sandbox.list_objects(self._place(_AFTER)))
+        key = min(self.sandbox.list_objects(self._place(AFTER)))
         self.sandbox.remove_object(key)
         return f"The object {key[-24:]} of a job is deleted."
 
     def _leave_an_orphan(self) -> str:
-        self.sandbox.put_object(f"{self._place(_AFTER)}left-behind.json", b"{}")
+        self.sandbox.put_object(f"{self._place(AFTER)}left-behind.json", b"{}")
         return "An object that belongs to nobody, left-behind.json, lies among the others."
 
-    def _booking(self, record_id: str, like: str, time: str) -> Item:
+    def load(self, record_id: str, like: str, time: str) -> None:
+        """Put a record into the table that is like one of the seed's, booked for `time`; an id that is there moves."""
         source = self.dispatcher.settings.source
-        return {
-            **self.seed[like],
+        changed = {
             "Id": {"S": record_id},
             source.date_attribute: {"S": time[:10]},
             source.time_attribute: {"S": time},
             _CHANGED_AT: {"S": format_time(clock.utc_now())},
         }
+        self.sandbox.load([self.seed[like] | changed])
 
     def _place(self, window: Window) -> str:
         settings = self.dispatcher.settings
         return window_prefix(settings.objects.prefix, settings.pipeline, window)
 
-    def _reconcile(self) -> Report:
+    def reconcile(self) -> Report:
+        """Reconcile both windows, without any grace."""
         settings = self.dispatcher.settings
         at_once = settings.reconcile.model_copy(update={"orphan_grace": timedelta()})
         source = settings.source.model_copy(update={"updated_at_attribute": _CHANGED_AT})
         own = replace(self.dispatcher, settings=settings.model_copy(update={"source": source}))
-        return Reconciler(own, Options(at_once, grace=timedelta())).reconcile([_BEFORE, _AFTER])
+        return Reconciler(own, Options(at_once, grace=timedelta())).reconcile([_BEFORE, AFTER])
 
     def _show(self, report: Report) -> None:
         for window in report.windows:

@@ -118,7 +118,8 @@ def show_runs(console: Console, reports: "Sequence[RunReport]") -> None:
 
 def show_facts(console: Console, title: str, facts: Iterable[tuple[str, object]]) -> None:
     """Print names and values below each other; values of None are left out."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 1))
+    console.print(title, style="table.title", highlight=False)  # a table would break it to its own width
+    table = Table(show_header=False, box=None, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:

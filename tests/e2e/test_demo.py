@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,12 @@ def test_the_seven_for_people(bare: Product, tmp_path: Path) -> None:
         "of a job is deleted", "missing_object repaired (rebuilt) the job's object was gone",
         "An object that belongs to nobody", "orphan_object repaired (tagged) nobody refers to this object",
         "reconcile · 0 open, 0 repaired",
+        "R9 is booked for 15:20 and dispatched: 7 due, 6 of them claimed before, 1 job sent",
+        "The next dispatch is held, 0 jobs sent",
+        "it was put back to an earlier state", "dispatch-ledger recover --restored", "adopts 1 job from the objects",
+        "--as sent (it is in the queue): 1 job taken for sent, 0 jobs to be sent again",
+        "The dispatch after that is completed: 7 due, 7 of them claimed before, 0 jobs sent",
+        "The queues have got 1 job since", "9 records due and 9 claimed, 0 findings open and 0 repaired",
     ):  # fmt: skip
         assert text in told, text
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
@@ -73,6 +80,22 @@ def test_the_seven_for_programs(bare: Product) -> None:
         ("unfinished", "send_unknown", None, "repaired", "completed"),
     ]
     assert (document["second_reconcile"]["open"], document["second_reconcile"]["repaired"]) == (0, 0)
+    check_old_ledger(document["old_ledger"])
+
+
+def check_old_ledger(told: dict[str, Any]) -> None:
+    """Check what became of the copy that was put back: nothing is sent twice, and nothing is missing in the end."""
+    check_run(told["sent"], due=7, claimed=1, confirmed=1, outcome="completed")
+    check_run(told["held"], evaluated=0, claimed=0, confirmed=0, outcome="held")
+    assert "was put back to an earlier state" in told["held"]["error"]
+    (adopted,) = told["recovered"]["windows"]
+    assert (adopted["window"], adopted["entries"], adopted["held"]) == ("2026-09-17T15:00:00Z", 1, True)
+    assert (told["decided"]["vouched"], told["decided"]["released"]) == (1, True)
+    check_run(told["last"], due=7, already_claimed=7, claimed=0, entries=0, recovered=0, outcome="completed")
+    assert told["jobs"] == 1
+    assert (told["reconcile"]["open"], told["reconcile"]["repaired"]) == (0, 0)
+    coverage = [one["coverage"] for one in told["reconcile"]["windows"]]
+    assert [(one["due"], one["claimed"]) for one in coverage] == [(2, 2), (7, 7)]
 
 
 def test_a_gzipped_export(bare: Product, tmp_path: Path) -> None:
@@ -80,6 +103,7 @@ def test_a_gzipped_export(bare: Product, tmp_path: Path) -> None:
     (tmp_path / "export.json.gz").write_bytes(gzip.compress(seven.read_bytes()))
     document = bare.run("demo", "export.json.gz", "--json", environ=NOTHING).ended(0).document
     assert document["file"] == "export.json.gz"
+    assert "old_ledger" not in document, "trouble is made with records of our own only"
     assert document["records"] == 7
     assert [run["window"]["start"][11:13] for run in document["runs"]] == ["14", "15", "16"]
     assert sum(run["claimed"] for run in document["runs"]) == 6

@@ -71,6 +71,7 @@ def test_unknown_is_sent_again_and_reported(
     shown = product.run("recover", "--restored").ended(0).out
     assert window in shown
     told = product.run("recover", "--restored", "--window", window, "--as", "unknown", "--reason", "x").ended(0).out
+    assert told.startswith(f"window {window} is released, its adopted jobs count as unknown\n"), "on one line"
     assert "to be sent again" in told
     product.dispatch(window).ended(3).books(recovered=1)
     assert {one["idempotency_key"] for one in drained(world)} < {one["idempotency_key"] for one in forgotten}
