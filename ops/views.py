@@ -243,13 +243,16 @@ def show_adopted(console: Console, adopted: "list[Adopted]") -> None:
     """Show what was taken over from the object store, window by window, and what could not be."""
     if not adopted:
         console.print("No object of this pipeline was found.")
-    names = ("window", "entries", "records", "known", "refused")
+    behind = [{"window": one.window.name, "why": one.behind} for one in adopted if one.behind]
+    show_rows(console, "behind their witnesses", behind, {"window": "window", "why": "why"})
+    names = ("window", "entries", "records", "known", "suspected", "refused")
     rows = [
         {
             "window": one.window.name,
             "entries": one.entries,
             "records": one.records,
             "known": one.known,
+            "suspected": one.suspected,
             "refused": len(one.refused),
         }
         for one in adopted

@@ -70,6 +70,8 @@ def test_unknown_is_sent_again_and_reported(
 ) -> None:
     shown = product.run("recover", "--restored").ended(0).out
     assert window in shown
+    assert "suspected" in shown
+    assert "was put back to an earlier state" in " ".join(shown.split()), "it says why it looked at the window"
     told = product.run("recover", "--restored", "--window", window, "--as", "unknown", "--reason", "x").ended(0).out
     assert told.startswith(f"window {window} is released, its adopted jobs count as unknown\n"), "on one line"
     assert "to be sent again" in told
