@@ -74,7 +74,10 @@ def plan(
         made = make_plan(dispatcher, chosen, scope, note)
         _show(dispatcher.store, made)
     if not made.records:
-        sys.stderr.write("nothing would be sent: no record in this scope was claimed and is still due\n")
+        why = "no record in this scope was claimed and is still due"
+        if made.already_worked and not include_worked:
+            why = "what was claimed in this scope counts as worked; --include-worked has it sent again"
+        sys.stderr.write(f"nothing would be sent: {why}\n")
 
 
 def _record_id(text: str) -> str:

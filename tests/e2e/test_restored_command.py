@@ -79,6 +79,25 @@ def test_unknown_is_sent_again_and_reported(
     assert {one["idempotency_key"] for one in drained(world)} < {one["idempotency_key"] for one in forgotten}
 
 
+def test_most_were_sent_and_one_never_arrived(
+    product: Product, world: World, rig: Rig, window: str, forgotten: list[Any]
+) -> None:
+    """A person's word for all of them, then a redo of the one: it counts as worked, and must be asked for."""
+    word = ("--restored", "--window", window, "--as", "sent", "--reason", "all but r2")
+    product.run("recover", *word).ended(0)
+    plan = ("redo", "plan", "--window", window, "--record", "r2", "--reason", "never arrived", "--json")
+    left_out = product.run(*plan).ended(0)
+    assert (left_out.document["records"], left_out.document["already_worked"]) == (0, 1)
+    assert "--include-worked" in left_out.err
+    made = product.run(*plan, "--include-worked").ended(0)
+    assert (made.err, made.document["records"]) == ("", 1)
+    product.run("redo", "apply", made.document["plan_id"]).ended(0)
+    (message,) = drained(world)
+    assert (message["generation"], message["records"]) == (1, 1)
+    assert rig.value("SELECT count(*) FROM receipts WHERE state = 'superseded'") == 1, "the lost one may still turn up"
+    rig.assert_books_balance()
+
+
 def test_a_second_ledger_is_told_of_by_the_doctor(
     product: Product, world: World, rig: Rig, window: str, empty_database: str
 ) -> None:
