@@ -24,7 +24,8 @@ def _way_out(window: Window, kind: HoldKind) -> str:
         return f"finish that first: {_RECOVER} --restored, or --from-objects"
     if kind == "adopted":
         sent = f"{_RECOVER} --restored --window {window} --as sent --reason TEXT"
-        return f"when they were sent, say so: {sent}; to send them again under their old keys: {release}"
+        again = "to send them again under their old keys, which consumers may have forgotten too"
+        return f"when they were sent, say so: {sent}; {again}: {release}"
     return f"when a person has looked, release it: {release}"
 
 
