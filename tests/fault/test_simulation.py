@@ -56,6 +56,10 @@ def _tell(statement: str) -> Callable[[History], None]:
     return lambda history: history.database.tell(statement)
 
 
+def _payload(history: History) -> str:
+    return min(key for key in history.world.objects if key.startswith("reward-dispatch/reward/"))
+
+
 def _send_once_more(history: History) -> None:
     queue = history.world.queues["reward-point"]
     queue.taken.append(queue.taken[0])
@@ -71,17 +75,17 @@ def _forget_a_message(history: History) -> None:
 
 
 def _change_an_object(history: History) -> None:
-    key = min(history.world.objects)
+    key = _payload(history)
     body = history.world.objects[key].body.replace(b'"Amount":12.5', b'"Amount":13.5')
     history.world.objects[key].body = body
 
 
 def _add_an_object(history: History) -> None:
-    history.world.put(f"{min(history.world.objects)}x", b"{}", {})
+    history.world.put(f"{_payload(history)}x", b"{}", {})
 
 
 def _lose_an_object(history: History) -> None:
-    del history.world.objects[min(history.world.objects)]
+    del history.world.objects[_payload(history)]
 
 
 def _book_late(history: History) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
-from obstore.exceptions import GenericError
+from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from dispatch.aws.objects import S3Objects, Upload
 from dispatch.aws.queues import SqsQueues
@@ -230,8 +230,14 @@ class SimObjects(S3Objects):
 
     _session: Any
 
+    @property
+    def outside(self) -> tuple[World, Boundaries]:
+        """What lies beyond this port."""
+        return self._session.world, self._session.boundaries
+
     def _store(self, bucket: str) -> Any:
         assert bucket == self._session.world.bucket
+        return self
 
     def put_many(self, bucket: str, uploads: Sequence[Upload]) -> list[StoredObject]:
         """Store objects, in an order that the seed chooses."""
@@ -255,11 +261,64 @@ class SimObjects(S3Objects):
             one: Stored = boundaries.call(
                 "PutObject",
                 lambda: self._session.world.put(key, body, with_type),
-                refused=lambda _: GenericError("not reached"),
-                lost=lambda: GenericError("no answer"),
+                refused=_not_reached,
+                lost=_unanswered,
                 may_be_late=True,
             )
         return StoredObject(len(body), one.etag)
+
+
+class SimObstore:
+    """Stands in for the module `obstore`, as far as the product's object port calls it here."""
+
+    @staticmethod
+    def put(store: SimObjects, key: str, body: bytes, *, mode: Any, **_: Any) -> dict[str, Any]:
+        """Store an object under a condition, which is looked at when the call takes effect.
+
+        Whether a lost answer is asked for again, so that the call then meets what it has stored itself, depends on the
+        boundary's number alone.
+        """
+        world, boundaries = store.outside
+        etag = None if mode == "create" else mode["e_tag"]
+        landed: list[Stored] = []
+
+        def write() -> Stored | None:
+            landed[:] = filter(None, [world.put_if(key, body, etag)])
+            return landed[0] if landed else None
+
+        def unanswered() -> Exception:
+            again = landed and len(boundaries.names) % 2
+            return _failed_condition(etag) if again else GenericError("no answer")
+
+        stored: Stored | None = boundaries.call(
+            "PutObject if", write, refused=_not_reached, lost=unanswered, may_be_late=True
+        )
+        if stored is None:
+            raise _failed_condition(etag)
+        return {"e_tag": stored.etag}
+
+    @staticmethod
+    def get(store: SimObjects, key: str) -> Any:
+        """Read a small object."""
+        world, boundaries = store.outside
+        found: Stored | None = boundaries.call(
+            "GetObject", lambda: world.objects.get(key), refused=_not_reached, lost=_unanswered
+        )
+        if found is None:
+            raise FileNotFoundError(key)
+        return SimpleNamespace(bytes=lambda: found.body, meta={"e_tag": found.etag})
+
+
+def _not_reached(_: int) -> Exception:
+    return GenericError("not reached")
+
+
+def _unanswered() -> Exception:
+    return GenericError("no answer")
+
+
+def _failed_condition(etag: str | None) -> Exception:
+    return AlreadyExistsError("it is there") if etag is None else PreconditionError("another one is there")
 
 
 class SqsClient(Client):

@@ -9,13 +9,14 @@ from unittest.mock import patch
 
 import psycopg
 
-from dispatch.aws import pool
+from dispatch.aws import objects, pool
 from ledger import clock, ids
 from ledger.store import BoundedConnection, Store, connect_arguments
+from tests.fault.sim.aws import SimObstore
 from tests.fault.sim.boundaries import Boundaries
 from tests.fault.sim.scheduler import LOCAL, Scheduler, SimThread
 
-TABLES_KEPT = {"alembic_version"}
+TABLES_KEPT = {"alembic_version", "ledger_identity"}
 _TRUNCATE_EVERY = 25
 _SET_TIME = "SELECT set_config('simulation.now', %s, false)"
 
@@ -247,6 +248,7 @@ def simulated(scheduler: Scheduler, boundaries: Boundaries, database: Database) 
         (clock, "monotonic_s", lambda: scheduler.now_s),
         (clock, "wait_s", lambda seconds, wake=None: scheduler.wait(seconds, wake)),
         (ids, "secrets", _Secrets(scheduler)),
+        (objects, "obstore", SimObstore),
         (Store, "connect", connect),
         (Store, "_transact", transact),
         *((module, "threading", _Threading(scheduler)) for module in (leases, worker, working)),

@@ -213,7 +213,7 @@ class World:
 
     Attributes:
         objects: what the bucket holds, by key.
-        puts: how often an object was written.
+        puts: how often an object was written, other than under a condition.
     """
 
     def __init__(self, chance: random.Random, now: Callable[[], float], moment: Callable[[], datetime]) -> None:
@@ -233,4 +233,12 @@ class World:
         """Store an object."""
         self.puts += 1
         self.objects[key] = Stored(body, dict(metadata), self.moment().replace(microsecond=0))
+        return self.objects[key]
+
+    def put_if(self, key: str, body: bytes, etag: str | None) -> Stored | None:
+        """Store an object in the place of the version with this tag, or of none; None when another lies there."""
+        there = self.objects.get(key)
+        if (None if there is None else there.etag) != etag:
+            return None
+        self.objects[key] = Stored(body, {}, self.moment().replace(microsecond=0))
         return self.objects[key]
