@@ -92,8 +92,20 @@ def raise_seq(connection: Connection, tenure: Tenure, seq: int | None = None) ->
     if connection.execute(sql("raise_seq"), tenure.key() | wanted).fetchone() is not None:
         return
     check_fence(connection, tenure)
+    check_seq(connection, tenure)
+
+
+def check_seq(connection: Connection, tenure: Tenure) -> None:
+    """Make sure, under the lease, that the window has the number that this run has given it.
+
+    Raises:
+        PutBackError: when it has another one.
+    """
+    before = tenure.progress.seq
     row = connection.execute("SELECT seq FROM windows WHERE id = %s", (tenure.window_id,)).fetchone()
     now = row[0] if row else "none"
+    if now == before:
+        return
     raise PutBackError(
         f"this run has brought it to number {before}, and the ledger says {now}: it was put back to an earlier state "
         "while the run was going on"

@@ -13,7 +13,7 @@ from ledger.documents import Document, Row, plain, rows
 from ledger.errors import CorruptError, GuardError, InputError, NotFoundError
 from ledger.facts import RunCounts
 from ledger.instants import Window, format_s
-from ledger.leases import Tenure, check_fence
+from ledger.leases import Tenure, check_fence, check_seq
 from ledger.runs import completed_before, keep_books, pipeline_id, window_id
 from ledger.store import Connection, Store, byte_array, sql
 
@@ -212,6 +212,7 @@ def complete_redo(store: Store, tenure: Tenure, counts: RunCounts, plan_id: UUID
 
     Raises:
         LeaseLostError: when the window is no longer this run's.
+        PutBackError: when the ledger was put back to an earlier state since; it has forgotten what was opened.
         CorruptError: when something of the window is unfinished after all.
     """
 
@@ -219,6 +220,7 @@ def complete_redo(store: Store, tenure: Tenure, counts: RunCounts, plan_id: UUID
         if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
+        check_seq(connection, tenure)
         keep_books(connection, tenure, counts)
         completed = connection.execute(sql("complete_redo"), tenure.key() | {"plan_id": plan_id}).fetchone()
         if completed is None:

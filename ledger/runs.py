@@ -13,7 +13,7 @@ from ledger.errors import BusyError, CorruptError, DispatchLedgerError, GuardErr
 from ledger.facts import BadRecord, Cause, Flow, PageFacts, RunCounts, RunOutcome
 from ledger.holds import held
 from ledger.instants import HOUR_S, Window, format_time
-from ledger.leases import Progress, Tenure, check_fence
+from ledger.leases import Progress, Tenure, check_fence, check_seq
 from ledger.store import Connection, Store, sql
 
 
@@ -204,6 +204,7 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
 
     Raises:
         LeaseLostError: when the window is no longer this run's.
+        PutBackError: when the ledger was put back to an earlier state since; it has forgotten what this run has opened.
         CorruptError: when something of the window is unfinished after all.
     """
 
@@ -211,6 +212,7 @@ def complete_run(store: Store, tenure: Tenure, counts: RunCounts) -> datetime:
         if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
+        check_seq(connection, tenure)
         connection.execute(sql("close_disproved"), tenure.key())
         connection.execute("DELETE FROM staged_records WHERE run_id = %s", (tenure.run_id,))
         keep_books(connection, tenure, counts)
@@ -230,12 +232,14 @@ def complete_reconcile(store: Store, tenure: Tenure, counts: RunCounts, unless: 
 
     Raises:
         LeaseLostError: when the window is no longer this run's.
+        PutBackError: when the ledger was put back to an earlier state since.
     """
 
     def work(connection: Connection) -> datetime:
         if (before := completed_before(connection, tenure)) is not None:
             return before
         check_fence(connection, tenure)
+        check_seq(connection, tenure)
         connection.execute(sql("close_unseen"), tenure.key() | {"unless": unless})
         keep_books(connection, tenure, counts)
         ended = connection.execute(sql("complete_reconcile"), tenure.key() | msgspec.structs.asdict(counts)).fetchone()

@@ -198,7 +198,7 @@ def _ended(
 ) -> Applied:
     plan = plans.load_plan(store, pipeline, plan_id)
     document = plans.plan_document(store, plan)
-    if report is None and plan.run_id is not None:
+    if report is None and plan.run_id is not None and plan.state == "applied":  # not when that was put back since
         report = RunReport(**runs.load_run(store, plan.run_id))
     document["run"] = None if report is None else run_document(report)
     kept = None if plan.reconcile_json is None else msgspec.Raw(plan.reconcile_json.encode())

@@ -15,6 +15,7 @@ from ledger.errors import GuardError, UnavailableError
 from ledger.facts import SendAnswer
 from ledger.instants import parse_window
 from ledger.store import Store
+from reconcile.reconciler import Reconciler
 from tests.aws_servers import World, booking
 from tests.fault.windows import drained
 from tests.quick_postgres import named, tell
@@ -322,6 +323,53 @@ def test_a_ledger_put_back_under_a_runs_feet(world: World, rig: Rig, monkeypatch
     assert "while the run was going on" in str(report.error)
     assert len(drained(world)) == 1
     assert (held_now(rig) or ("",))[0] == "behind"
+
+
+@pytest.mark.parametrize("cause", ["dispatch", "reconcile", "redo"])
+def test_a_run_whose_last_opening_was_forgotten_does_not_complete(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """It opens nothing after that, so that only its end can tell."""
+    grow(world, "r1")
+    if cause != "dispatch":
+        rig.run()
+    if cause == "reconcile":
+        grow(world, "r2", member=2, minute=5)
+    usual = SqsQueues.send
+
+    def sending(*given: Any) -> Any:
+        rig.tell("UPDATE windows SET seq = seq - 1")
+        return usual(*given)
+
+    plan = rig.plan() if cause == "redo" else None
+    with monkeypatch.context() as patch:
+        patch.setattr(SqsQueues, "send", sending)
+        if cause == "dispatch":
+            assert rig.run().outcome == "held"
+        elif cause == "reconcile":
+            assert rig.reconcile()["windows"][0]["held"]
+        else:
+            applied = rig.apply(plan)
+            assert (applied.document["state"], applied.document["run"]["outcome"]) == ("applying", "held")
+    assert (held_now(rig) or ("",))[0] == "behind"
+
+
+def test_a_plan_that_was_put_back_after_it_was_applied_has_no_run(
+    world: World, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(world, "r1")
+    rig.run()
+    plan = rig.plan()
+    usual = Reconciler.reconcile
+
+    def after_put_back(*given: Any, **named: Any) -> Any:
+        rig.tell("UPDATE plans SET state = 'applying', ended_at = NULL")
+        rig.tell("UPDATE runs SET outcome = NULL, finished_at = NULL WHERE cause = 'redo'")
+        return usual(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reconciler, "reconcile", after_put_back)
+        assert rig.apply(plan).document["run"] is None
 
 
 def test_a_run_that_is_overtaken_beside_the_objects_marks_nothing_more(
