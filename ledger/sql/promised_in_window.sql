@@ -1,7 +1,8 @@
 -- The occurrences of a window that are claimed, in the order of the key, a bounded number after the one given: each with
 -- its last generation, the entry that holds it, whether that is one of this window's (on the hour it may be a neighbour's)
 -- and whether it is unfinished, the receipts of all its jobs, and whether one of them may have a receipt that a ledger put
--- back to an earlier state has forgotten.
+-- back to an earlier state has forgotten: what was opened before that may have been sent and worked before it, whatever is
+-- known of its tries.
 WITH restored AS MATERIALIZED (
     SELECT restored_at AS at FROM pipelines WHERE id = %(pipeline_id)s
 ), latest AS MATERIALIZED (
@@ -35,9 +36,8 @@ SELECT latest.booking_ns, latest.record_id, latest.generation, latest.entry_id, 
              AND claims.pipeline_id = %(pipeline_id)s
              AND coalesce(receipts.state, '') NOT IN ('completed', 'superseded')
              AND coalesce(receipts.claimed_at, restored.at) <= restored.at
-             AND EXISTS (SELECT 1 FROM attempts
-                         WHERE attempts.entry_id = twin.id AND outcome IN ('accepted', 'received', 'vouched')
-                           AND answered_at <= restored.at))
+             AND twin.opened_at <= restored.at
+             AND EXISTS (SELECT 1 FROM all_attempts WHERE all_attempts.entry_id = twin.id))
 FROM latest
 CROSS JOIN restored
 JOIN entries ON entries.id = latest.entry_id

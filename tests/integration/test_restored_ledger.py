@@ -762,6 +762,16 @@ def test_receipts_may_be_forgotten_where_nothing_else_is(world: World, rig: Rig)
     assert (plan["records"], plan["already_worked"]) == (0, 1)
 
 
+def test_a_job_sent_again_as_unknown_may_have_been_worked_before(world: World, rig: Rig, put_back: list[Any]) -> None:
+    """Its receipt is forgotten, and a queue that knows its key, or a consumer outside, drops the repeat."""
+    rig.recover()
+    assert rig.decide("unknown")["to_be_sent_again"] == 1
+    assert rig.run().counts.recovered == 1
+    assert len(drained(world)) == 1
+    plan = rig.plan()
+    assert (plan["records"], plan["already_worked"]) == (0, 2)
+
+
 def test_a_plan_of_before_the_restore_is_out_of_date(world: World, rig: Rig) -> None:
     grow(world, "r1")
     rig.run()
