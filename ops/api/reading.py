@@ -107,6 +107,7 @@ _STORY: dict[str, Any] = {
     "end": "2026-09-17T16:00:00Z",
     "pipeline": "reward",
     "state": "not_dispatched",
+    "seq": 0,
     "open_findings": 0,
     "totals": dict.fromkeys(COUNTS, 0),
     **{name: [] for name in ("runs", "pages", "entries", "findings", "plans", "events")},

@@ -39,6 +39,7 @@ READS = {
     "HEAD bucket",
     "HEAD object",
     "GET object",
+    "GET witness",
     "GET object?tagging",
     "GET bucket?list-type",
 }

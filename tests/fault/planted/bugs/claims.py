@@ -63,12 +63,12 @@ BUGS = [
                 "ledger/runs.py",
                 (
                     "            return before\n"
-                    "        check_fence(connection, tenure)\n"
+                    "        check_fence(connection, tenure)\n        check_seq(connection, tenure)\n"
                     '        connection.execute(sql("close_disproved")'
                 ),
                 (
                     "            tenure.fence\n"
-                    "        check_fence(connection, tenure)\n"
+                    "        check_fence(connection, tenure)\n        check_seq(connection, tenure)\n"
                     '        connection.execute(sql("close_disproved")'
                 ),
             )
